@@ -48,12 +48,12 @@ HERE = (
     ("- matchers, with the next command to hosts", "guideway.runtime.constraints.steady:advance_matchers"),
 )
 THERE = (
-    ("- receive, JSON, with a part of the wait", "guideway_hosts.messages:Frames.receive"),
+    ("- receive, JSON, with a part of the wait", "guideway_hosts.line:Line.receive"),
     ("- step", "guideway_hosts.serving:Server._again"),
     ("-- accept", "guideway_hosts.serving_matchers:advance_matchers"),
     ("-- masks", "guideway_hosts.serving_matchers:fill_jobs"),
     ("-- closing", "guideway_hosts.serving_matchers:Filler._close"),
-    ("- JSON and system call of the answer", "guideway_hosts.messages:Frames.send"),
+    ("- JSON and system call of the answer", "guideway_hosts.line:Line.send"),
     ("- memory given back", "guideway_hosts.upkeep:Heap.tidy"),
 )
 """The parts of both processes, by label, as module and attribute. One that does not exist is left out."""

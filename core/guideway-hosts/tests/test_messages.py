@@ -17,9 +17,10 @@ from guideway.plugins import Plugins
 from guideway.runtime.constraints.bans import Bans
 from guideway.runtime.constraints.closing import Budget, Record, Reserve
 from guideway_hosts.codec import decode, encode
+from guideway_hosts.line import Line
 from guideway_hosts.matcher import Rows
 from guideway_hosts.matchers import _read as read_answer
-from guideway_hosts.messages import MAX_INTEGERS, Birth, Frames, Job, SharedMasks
+from guideway_hosts.messages import MAX_INTEGERS, Birth, Job, SharedMasks
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,8 +67,8 @@ def test_frames_arrive_as_they_were(values: list[Any]) -> None:
     one, other = socket.socketpair()
     with one, other:
         for value in values:
-            Frames(one).send(value)
-        assert [Frames(other).receive() for _ in values] == sent(values)
+            Line(one, serves=True).send(value)
+        assert [Line(other, serves=True).receive() for _ in values] == sent(values)
 
 
 @pytest.mark.parametrize(

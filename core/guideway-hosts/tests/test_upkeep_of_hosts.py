@@ -14,7 +14,8 @@ import pytest
 from guideway.api import Regex
 from guideway.plugins.limits import Limits
 from guideway_hosts.joining import VARIABLE
-from guideway_hosts.process import Line, Process, watch
+from guideway_hosts.line import Line
+from guideway_hosts.process import Process, watch
 
 from tests.support.hostility import VOCABULARY
 from tests.support.hosts import Makes, makes_hosts

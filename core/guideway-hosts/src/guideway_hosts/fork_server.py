@@ -29,10 +29,11 @@ from guideway_hosts.codec import encode
 from guideway_hosts.environment import host_environment
 from guideway_hosts.host import Host, HostDied
 from guideway_hosts.joining import Meeting
+from guideway_hosts.line import Line
 from guideway_hosts.memory import usable_bytes
 from guideway_hosts.messages import SharedMasks
 from guideway_hosts.plugins import Spec
-from guideway_hosts.process import Line, Process, is_stopped, watch
+from guideway_hosts.process import Process, is_stopped, watch
 from guideway_hosts.upkeep import pad_pid
 
 __all__ = ["ForkServer", "HostSource", "module_path"]

@@ -20,8 +20,9 @@ from guideway.runtime.work.metrics import HOST_BYTES, HOSTS_ENDED
 from guideway.runtime.work.wanted import is_wanted
 
 from guideway_hosts.codec import encode
+from guideway_hosts.line import LOOKS_EVERY, Line
 from guideway_hosts.messages import BROKEN, IDLE, SharedMasks, read_error
-from guideway_hosts.process import LOOKS_EVERY, Line, Process, is_stopped
+from guideway_hosts.process import Process, is_stopped
 
 __all__ = ["HELD", "Allowed", "Host", "HostDied"]
 

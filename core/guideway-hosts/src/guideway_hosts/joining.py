@@ -14,8 +14,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from guideway_hosts.line import Line
 from guideway_hosts.messages import BROKEN
-from guideway_hosts.process import Line, Process, watch
+from guideway_hosts.process import Process, watch
 
 __all__ = ["VARIABLE", "Listener", "Meeting", "peer_of", "share_fork_server"]
 

@@ -7,13 +7,9 @@ tokens in the shared memory, and the answer that there is nothing to tell.
 
 from __future__ import annotations
 
-import json
 import math
 import mmap
 import os
-import select
-import socket
-import struct
 import tempfile
 from array import array
 from collections.abc import Mapping, Sequence
@@ -36,10 +32,11 @@ from guideway.errors import (
 )
 from numpy.typing import NDArray
 
+from guideway_hosts.line import MAX_FRAME
+
 __all__ = [
     "BROKEN",
     "Birth",
-    "Frames",
     "Job",
     "SharedMasks",
     "describe_error",
@@ -48,11 +45,6 @@ __all__ = [
     "write_payload",
 ]
 
-HEADER = struct.Struct("!Q")
-MAX_FRAME = 1 << 28
-"""Most bytes of an answer. A larger answer means that the host is broken."""
-MOST_AT_ONCE = 1 << 20
-"""Most bytes to read from a socket at a time."""
 MAX_GRAMMAR = 64 << 20
 """Most bytes of a grammar that is sent. A larger one is compiled again instead."""
 MAX_ROWS = 4096
@@ -85,61 +77,6 @@ class Job(NamedTuple):
     draft_token_ids: Sequence[int] = ()
     num_forced: int = 0
     """Most forced tokens that the host searches as the job's drafts; 0: it searches none."""
-
-
-class Frames:
-    """Frames of bytes over a socket, each preceded by its length. Raises EOFError if the other end is closed."""
-
-    def __init__(self, sock: socket.socket, *, most: int = MAX_FRAME) -> None:
-        self.socket = sock
-        self._most = most
-
-    def send(self, value: Any) -> None:
-        """Send a value as JSON, None as an empty frame."""
-        text = "" if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-        self.send_bytes(text.encode("utf-8", "surrogatepass"))
-
-    def receive(self) -> Any:
-        """Receive a value that `send` sent."""
-        data = self.receive_bytes()
-        return json.loads(data.decode("utf-8", "surrogatepass")) if data else None
-
-    def send_bytes(self, data: bytes) -> None:
-        try:
-            self.socket.sendall(HEADER.pack(len(data)) + data)
-        except OSError as error:
-            raise EOFError(str(error)) from error
-
-    def receive_bytes(self) -> bytes:
-        (size,) = HEADER.unpack(self.receive_exactly(HEADER.size))
-        if size > self._most:
-            raise EOFError(f"a frame of {size} bytes")
-        return self.receive_exactly(size) if size else b""
-
-    def has_news(self) -> bool:
-        """Return whether there are bytes to receive, or the other end is closed."""
-        poll = select.poll()
-        poll.register(self.socket, select.POLLIN)
-        return bool(poll.poll(0))
-
-    def close(self) -> None:
-        self.socket.close()
-
-    def receive_exactly(self, size: int) -> bytes:
-        """Receive `size` bytes without a length before them."""
-        try:
-            data = self.socket.recv(min(size, MOST_AT_ONCE))
-            if len(data) == size:  # the usual case
-                return data
-            whole = bytearray(data)
-            while data and len(whole) < size:
-                data = self.socket.recv(min(size - len(whole), MOST_AT_ONCE))
-                whole += data
-        except OSError as error:
-            raise EOFError(str(error)) from error
-        if len(whole) < size:
-            raise EOFError("the other end is closed")
-        return bytes(whole)
 
 
 class SharedMasks:

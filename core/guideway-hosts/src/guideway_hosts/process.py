@@ -1,4 +1,4 @@
-"""Processes that this process uses but did not fork itself, and the sockets to them."""
+"""Processes that this process uses but did not fork itself."""
 
 from __future__ import annotations
 
@@ -6,21 +6,11 @@ import mmap
 import os
 import select
 import signal
-import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
 
-from guideway_hosts.messages import HEADER, MOST_AT_ONCE, Frames
-
-__all__ = ["LOOKS_EVERY", "Line", "Process", "is_stopped", "watch"]
-
-T = TypeVar("T")
-R = TypeVar("R")
-
-LOOKS_EVERY = 0.02
-"""Seconds between two calls of `Line.look`."""
+__all__ = ["Process", "is_stopped", "watch"]
 
 EXIT_CODE = 49
 """Index, after the name, of the field of ``/proc/PID/stat`` with the status of a process that has ended."""
@@ -97,65 +87,6 @@ class Process:
         except (OSError, ValueError):
             return 0, 0
         return resident * mmap.PAGESIZE, (resident - of_files) * mmap.PAGESIZE
-
-
-class Line(Frames):
-    """The socket to a process. Neither sending nor receiving outlasts the process: the socket alone would not show its
-    end, since a process that it forked may keep the other end open."""
-
-    def __init__(self, sock: socket.socket, process: Process | None = None) -> None:
-        super().__init__(sock)
-        sock.setblocking(False)
-        self.process = process
-        """None: the process is not known yet."""
-        self.look: Callable[[], object] = lambda: None
-        """Called every `LOOKS_EVERY` seconds of waiting. Its errors end the waiting."""
-
-    def is_ready(self, seconds: float, event: int = select.POLLIN) -> bool:
-        """Return whether something arrives within `seconds`; with POLLOUT, whether something can be sent. Raises
-        EOFError if the process has ended, and nothing arrived before."""
-        poll = select.poll()
-        poll.register(self.socket, event)
-        if self.process is not None and self.process.handle is not None:
-            poll.register(self.process.handle, select.POLLIN)
-        found = dict(poll.poll(seconds * 1000))
-        if found and self.socket.fileno() not in found:
-            raise EOFError("it has ended")
-        return bool(found)
-
-    def wait(self, event: int = select.POLLIN) -> None:
-        """Wait until `is_ready`. Raises the errors of `look`, too."""
-        while not self.is_ready(LOOKS_EVERY, event):
-            self.look()
-
-    def send_bytes(self, data: bytes) -> None:
-        left = memoryview(HEADER.pack(len(data)) + data)
-        while left:
-            if (sent := self._try(self.socket.send, left)) is None:
-                self.wait(select.POLLOUT)
-            else:
-                left = left[sent:]
-
-    def receive_exactly(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            if (more := self._try(self.socket.recv, min(size - len(data), MOST_AT_ONCE))) is None:
-                self.wait()
-            elif not more:
-                raise EOFError("the other end is closed")
-            else:
-                data += more
-        return bytes(data)
-
-    @staticmethod
-    def _try(transfer: Callable[[T], R], given: T) -> R | None:
-        """Return the result of a transfer, or None if it would wait."""
-        try:
-            return transfer(given)
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            raise EOFError(str(error)) from error
 
 
 def is_stopped(pid: int) -> bool:

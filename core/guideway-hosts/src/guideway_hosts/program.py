@@ -23,7 +23,8 @@ from guideway.runtime.work.stacks import STACK_BYTES
 
 from guideway_hosts.codec import decode
 from guideway_hosts.joining import Listener, peer_of
-from guideway_hosts.messages import Frames, SharedMasks, describe_error
+from guideway_hosts.line import Line
+from guideway_hosts.messages import SharedMasks, describe_error
 from guideway_hosts.plugins import Plugins, Spec
 from guideway_hosts.serving import Server
 from guideway_hosts.upkeep import (
@@ -58,7 +59,7 @@ def main(descriptor: int, listener: int | None = None) -> None:
     enter_killable_host()
     gc.disable()  # imported objects stay, so collecting them repeatedly would only take time
     _keep_from_others(descriptor, *([] if listener is None else [listener]))
-    control, others = Frames(socket.socket(fileno=descriptor), most=1 << 40), None
+    control, others = Line(socket.socket(fileno=descriptor), serves=True), None
     with suppress(EOFError):
         if listener is not None:
             listening = socket.socket(fileno=listener)
@@ -74,9 +75,9 @@ def _keep_from_others(*descriptors: int) -> None:
 
 
 class _ForkServer:
-    """The fork server of one process. Other processes connect to `others` to get fork servers of their own."""
+    """The fork server of one runtime. Others connect to `others` to get fork servers of their own."""
 
-    def __init__(self, control: Frames, others: Listener | None, ready: dict[str, Plugins]) -> None:
+    def __init__(self, control: Line, others: Listener | None, ready: dict[str, Plugins]) -> None:
         self._control = control
         self._others = others
         self._ready = ready
@@ -124,9 +125,8 @@ class _ForkServer:
         return False
 
     def _let_join(self, end: socket.socket, others: Listener) -> None:
-        """Fork a detached fork server for another process, which has proved that it knows the key."""
+        """Fork a detached fork server for another runtime, which has proved that it knows the key."""
         with end:
-            end.setblocking(True)
             if pid := os.fork():
                 os.waitpid(pid, 0)
                 return
@@ -137,7 +137,7 @@ class _ForkServer:
                     os.setpgid(0, 0)
                     show_owner(peer_of(end))
                     ready = {spec.shared: built for spec, built in self._built.values() if spec.shared is not None}
-                    _ForkServer(Frames(end, most=1 << 40), None, ready).serve()
+                    _ForkServer(Line(end, serves=True), None, ready).serve()
             finally:
                 os._exit(0)
 
@@ -216,7 +216,7 @@ def _serve_as_host(
     host = Server(built, SharedMasks(spec.words, shared), late_seconds)
     threading.stack_size(STACK_BYTES)
     threads = [
-        threading.Thread(target=_answer, args=(Frames(socket.socket(fileno=end), most=1 << 40), answers), daemon=True)
+        threading.Thread(target=_answer, args=(Line(socket.socket(fileno=end), serves=True), answers), daemon=True)
         for end, answers in ((commands, host.commands), (beside, host.beside))
     ]
     for thread in threads:
@@ -238,25 +238,25 @@ def _silence_native_code() -> None:
     os.close(null)
 
 
-def _answer(frames: Frames, answers: Mapping[str, Callable[..., Any]]) -> None:
+def _answer(line: Line, answers: Mapping[str, Callable[..., Any]]) -> None:
     """Execute commands until the other end is closed."""
     heap = Heap()
     try:
         while True:
-            name, *arguments = frames.receive() or ("again", ())
+            name, *arguments = line.receive() or ("again", ())
             data = None
             try:
                 answer = answers[name](*(arguments if name in ("call", "again") else map(decode, arguments)))
                 if isinstance(answer, tuple):
                     answer, data = answer
                 plain = answer is None and data is None
-                frames.send(None if plain else {"value": answer, "bytes": data is not None})
+                line.send(None if plain else {"value": answer, "bytes": data is not None})
             except EOFError:
                 raise
             except BaseException as error:
-                frames.send({"error": describe_error(error)})
+                line.send({"error": describe_error(error)})
             if data is not None:
-                frames.send_bytes(data)
+                line.send_bytes(data)
             answer = data = arguments = None
             heap.tidy()
     except EOFError:
