@@ -192,6 +192,11 @@ def test_patterns_that_an_engine_cannot_separate_become_one() -> None:
     assert [str(each) for each in weaker.losses] == ["`patternProperties` at #"]
 
 
+def test_listed_values_of_other_types_are_left_out() -> None:
+    """Not every engine takes them."""
+    assert rewrite({"type": "integer", "enum": [4, 2.5, "a", 3]}, EXACT).schema == {"type": "integer", "enum": [4, 3]}
+
+
 @pytest.mark.parametrize("levels", [1, 13, 40])
 @pytest.mark.parametrize("is_recursive", [False, True])
 def test_patterns_are_separated_however_far_the_references_between_them_lead(levels: int, is_recursive: bool) -> None:

@@ -13,7 +13,14 @@ from typing import TypeAlias
 from guideway.api.grammar import GrammarStrategy, Support
 from guideway.api.types import Constraint, JsonSchema, Losses, StructuralTag
 from guideway.errors import InvalidGrammar, LimitExceeded, UnsupportedGrammar, blame
-from guideway.json_schema import check_schema, locate, misspelt_keywords, root_keywords, schemas_in
+from guideway.json_schema import (
+    IN_PLACE_APPLICATORS,
+    check_schema,
+    locate,
+    misspelt_keywords,
+    root_keywords,
+    schemas_in,
+)
 from guideway.json_schema.tracking import has_order, tracked
 from guideway.plugins.contract import checked_names, checked_support
 from guideway.runtime.constraints.digests import constraint_digest
@@ -201,6 +208,10 @@ class _Offer:
             return self._rewritten(name, strategy, home), reason
         key = name, self.constraint.kind, self._digest
         given = Candidate(name, strategy, home, tuple(sorted(unenforced)), key)
+        # no table tells which schemas that apply to the same value an engine combines
+        is_sure = support.enforced <= _takes(name, strategy, home) - IN_PLACE_APPLICATORS
+        if self._is_full and not unenforced and is_sure:
+            return [given], ""
         rewritten = self._rewritten(name, strategy, home)
         return [given, *rewritten] if self._is_full else [*rewritten, given], ""
 
