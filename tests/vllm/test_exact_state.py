@@ -203,7 +203,7 @@ def test_more_begun_than_may_run(
 ) -> None:
     """Later requests have priority, so that some started ones have to give up their slots."""
     llm = small()
-    jobs = [Job(job.kind, job.number, at=6 * i, priority=-i) for i, job in enumerate(ALL)]
+    jobs = [Job(job.kind, job.number, at=6 * i, priority=-i) for i, job in enumerate([*ALL, *ALL])]
     assert run(llm, jobs) == expected(alone, jobs)  # requests that wait until their constraint is compiled come later
     seen = watch(llm)
     assert run(llm, jobs) == expected(alone, jobs)
