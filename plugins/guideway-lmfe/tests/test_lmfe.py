@@ -172,6 +172,24 @@ def test_what_it_would_trip_over_is_unsupported_and_its_place_named(strategy: Gr
     assert str(nested.value) == str(refused.value).replace("#", place, 1)
 
 
+@pytest.mark.parametrize("depth", [1, 2, 4])
+@pytest.mark.parametrize("by_reference", [False, True])
+def test_objects_in_choices_inside_choices_are_read_apart(accepts: Accepts, depth: int, by_reference: bool) -> None:
+    schema: Any = {"type": "object"}
+    definitions = {}
+    for level in range(depth):
+        inner = schema
+        if by_reference:
+            definitions[f"d{level}"] = schema
+            inner = {"$ref": f"#/$defs/d{level}"}
+        schema = {"anyOf": [{"type": "null"}, inner, {"type": "object", "additionalProperties": inner}]}
+    constraint = JsonSchema({**schema, "$defs": definitions} if by_reference else schema)
+    for valid in ('{"a": 1, "": [""]}', '{"a": {"b": {"": null}}}', "{}", "null"):
+        assert accepts(constraint, valid), valid
+    for invalid in ('{"""":1}', '{"a"":1}', '{"a":1""}', '{"a":{"""":1}}', '{"":1,"""":2}', '{""'):
+        assert not accepts(constraint, invalid), invalid
+
+
 def test_what_one_schema_defines_is_not_there_for_the_next(strategy: GrammarStrategy) -> None:
     strategy.compile(JsonSchema({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"type": "null"}}}))
     strategy.compile(JsonSchema({}))

@@ -64,6 +64,7 @@ def json_language(schema: Schema, source: str) -> Language:
     try:
         context.model_class = JsonSchemaObject(**rewriting.schema)
         parser = JsonSchemaParser(context, config)
+        _flatten(parser)
         parser.get_allowed_characters()
     except Exception as error:
         message = f"lm-format-enforcer does not compile this schema: {type(error).__name__}: {str(error)[:200]}"
@@ -102,14 +103,8 @@ def legal(parser: CharacterLevelParser) -> frozenset[str]:
 def _of_either(parsers: Sequence[CharacterLevelParser]) -> frozenset[str]:
     found = frozenset[str]().union(*map(legal, parsers))
     # each string would push its own parser for the rest of an escape onto the stack that they share
-    return found - {BACKSLASH} if sum(map(_num_escaping, parsers)) > 1 else found
-
-
-def _num_escaping(parser: CharacterLevelParser) -> int:
-    """Return the number of strings that would read a backslash, also in alternatives of alternatives."""
-    if isinstance(parser, UnionParser):
-        return sum(map(_num_escaping, parser.parsers))
-    return int(isinstance(parser, StringParsingState) and BACKSLASH in legal(parser))
+    escaping = sum(isinstance(part, StringParsingState) and BACKSLASH in legal(part) for part in parsers)
+    return found - {BACKSLASH} if escaping > 1 else found
 
 
 def read(parser: CharacterLevelParser, character: str) -> CharacterLevelParser:
@@ -124,9 +119,26 @@ def read(parser: CharacterLevelParser, character: str) -> CharacterLevelParser:
         and isinstance(parser.object_stack[-1], ListParsingState)
     ):
         _count_once(following)
-    if character in WHITESPACE and isinstance(following, JsonSchemaParser) and following.object_stack:
-        following.object_stack[-1] = _with_blank(following.object_stack[-1], character)
+    if isinstance(following, JsonSchemaParser) and following.object_stack:
+        if character in WHITESPACE:
+            following.object_stack[-1] = _with_blank(following.object_stack[-1], character)
+        _flatten(following)
     return following
+
+
+def _flatten(parser: JsonSchemaParser) -> None:
+    """Make the choice on top of the stack one without choices in it. lm-format-enforcer gives each object of a choice
+    its own stack, but those of a choice inside a choice one stack, onto which each would push the same name."""
+    if isinstance(parser.object_stack[-1], UnionParser):
+        parser.object_stack[-1] = UnionParser(list(_alternatives(parser.object_stack[-1])))
+
+
+def _alternatives(parser: CharacterLevelParser) -> Iterator[CharacterLevelParser]:
+    if isinstance(parser, UnionParser):
+        for part in parser.parsers:
+            yield from _alternatives(part)
+    else:
+        yield parser
 
 
 def _with_blank(parser: CharacterLevelParser, blank: str) -> CharacterLevelParser:
