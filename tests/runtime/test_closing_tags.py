@@ -107,7 +107,10 @@ def test_a_required_call_is_found_among_more_of_them(model: str) -> None:
     assert shortest(XGrammarStrategy, StructuralTag(tag)) < 400
 
 
-@pytest.mark.parametrize("model", ["qwen_3_coder", "glm_4_7", "kimi", "deepseek_v4", "kimi_k3", "cohere"])
+MODELS = ["qwen_3_coder", "glm_4_7", "kimi", "deepseek_v3_1", "mimo", "deepseek_v4", "kimi_k3", "cohere"]
+
+
+@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("name", ["tree", "nested", "enums"])
 def test_a_named_call_is_whole_at_its_shortest_length(model: str, name: str) -> None:
     tool = {"type": "function", "function": {"name": "plant", "parameters": SCHEMAS[name], "strict": True}}

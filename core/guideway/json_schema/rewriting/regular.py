@@ -63,10 +63,8 @@ def union(patterns: Sequence[str]) -> str:
 
 def finds_all(pattern: str, steps: int) -> bool:
     """Return whether it is known that an expression is found in every text."""
-    try:
-        return searched(pattern, steps).is_universal()
-    except Unknown:
-        return False
+    found = texts_of(pattern, steps)
+    return found is not None and found.is_universal()
 
 
 def texts_of(pattern: str, steps: int) -> Automaton | None:
