@@ -10,9 +10,10 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from itertools import chain
 from types import MappingProxyType
 from typing import Final, TypeAlias
+
+import numpy as np
 
 __all__ = [
     "ECMA",
@@ -65,15 +66,30 @@ _DOT_ALL = re.compile(r"\(\?[a-zA-Z]*s")
 _PLAIN = re.compile(r"[A-Za-z0-9_ ]")
 
 
+class _Python(Mapping[str, Ranges]):
+    """The characters of `re` in this version of Python. Each is found on first use, by a search of Unicode."""
+
+    def __getitem__(self, name: str) -> Ranges:
+        return {".": ((10, 10),), "]": ((93, 93),)}.get(name) or _in_unicode(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(ECMA)
+
+    def __len__(self) -> int:
+        return len(ECMA)
+
+
+@cache
+def _in_unicode(letter: str) -> Ranges:
+    """Return the code points that match an escape, given by its letter."""
+    every = np.arange(sys.maxunicode + 1, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
+    return tuple((ord(run[0][0]), ord(run[0][-1])) for run in re.finditer(rf"\{letter}+", every))
+
+
 @cache
 def python() -> Characters:
     """Return the characters of `re` in this version of Python."""
-    every = "".join(map(chr, chain(range(0xD800), range(0xE000, sys.maxunicode + 1))))
-
-    def find(escape: str) -> Ranges:
-        return tuple((ord(run[0][0]), ord(run[0][-1])) for run in re.finditer(f"{escape}+", every))
-
-    return MappingProxyType({".": ((10, 10),), "]": ((93, 93),), **{letter: find(f"\\{letter}") for letter in "dsw"}})
+    return _Python()
 
 
 def pieces(pattern: str, *, brackets: bool = False) -> Iterator[str]:
