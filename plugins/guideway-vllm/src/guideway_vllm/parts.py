@@ -14,7 +14,7 @@ from guideway.plugins import Plugins
 from guideway.runtime import Runtime, RuntimePlan, build_vocabulary
 
 from guideway_vllm.config import GuestConfig
-from guideway_vllm.handover import load_shared_vocabulary, shared_vocabulary_size
+from guideway_vllm.handover import load_shared_vocabulary
 from guideway_vllm.reasoning import markers_of
 from guideway_vllm.stock.server import Server, serving
 from guideway_vllm.stock.strategy import StockStrategy
@@ -30,8 +30,8 @@ _LOCK = threading.Lock()
 
 
 def num_tokens_of(vllm_config: Any) -> int:
-    """Return the size of the model's vocabulary, without loading the tokenizer if a front end shares it."""
-    return shared_vocabulary_size(vllm_config) or len(_vocabulary_of(vllm_config))
+    """Return the size of the model's vocabulary."""
+    return len(_vocabulary_of(vllm_config))
 
 
 def _vocabulary_of(vllm_config: Any) -> Vocabulary:

@@ -25,6 +25,7 @@ from guideway.runtime.constraints.worker_half import WorkerGate, WorkerMask
 from numpy.typing import NDArray
 
 from guideway_vllm.config import GuestConfig
+from guideway_vllm.handover import shared_vocabulary_size
 from guideway_vllm.runners import Seams, V1Seams, V2Seams
 from guideway_vllm.steps import ATTRIBUTE, GuestOutput, GuestStep, Part
 
@@ -112,9 +113,9 @@ class GuestWorker:
         self._parts.append((f"device.{self._device.name}", self._device.close))
         modifiers = [plugins.load("modifier", address) for address in config.modifiers]
         width = vllm_config.model_config.get_vocab_size()
-        size = width
-        if modifiers:  # counting tokens may need the tokenizer, and imports the scheduler's half
-            from guideway_vllm.parts import num_tokens_of
+        size = shared_vocabulary_size(vllm_config) if modifiers else width
+        if size is None:  # the front end shares none
+            from guideway_vllm.parts import num_tokens_of  # imports the scheduler's half
 
             size = num_tokens_of(vllm_config)
         own: list[type[Any]] = [WorkerMask, WorkerGate]  # only their attributes are used here
