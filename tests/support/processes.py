@@ -58,7 +58,7 @@ def owner_of_host(pid: int) -> int | None:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return None
-    return int(words[-2]) if b"guideway_hosts" in words else None
+    return int(words[-2]) if words[2:4] == [b"-m", b"guideway_hosts"] else None
 
 
 def hosts_of(*owners: int) -> set[int]:
