@@ -37,7 +37,6 @@ SIDES = {"inline": "inline", "hosts": "process"}
 HERE = (
     ("foresee", "guideway.runtime.runtime:Runtime.foresee"),
     ("- send: jobs, JSON, system call", "guideway_hosts.matchers:MatcherRoom.begin"),
-    ("-- jobs to shared memory", "guideway_hosts.messages:SharedMasks.write_jobs"),
     ("-- JSON and system calls", "guideway_hosts.host:Host.send"),
     ("prepare", "guideway.runtime.runtime:Runtime.prepare"),
     ("- masks: native or from the host", "guideway.runtime.constraints.mask_rows:fill_jobs"),

@@ -11,9 +11,7 @@ import math
 import mmap
 import os
 import tempfile
-from array import array
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,8 +47,6 @@ MAX_GRAMMAR = 64 << 20
 """Most bytes of a grammar that is sent. A larger one is compiled again instead."""
 MAX_ROWS = 4096
 """Rows of a host's block of masks. Unused rows take no memory, because their pages are never touched."""
-MAX_INTEGERS = 1 << 16
-"""Integers of jobs that fit into the shared memory of a host. Longer commands are sent over the socket."""
 IDLE = -1
 
 
@@ -78,13 +74,19 @@ class Job(NamedTuple):
     num_forced: int = 0
     """Most forced tokens that the host searches as the job's drafts; 0: it searches none."""
 
+    @classmethod
+    def read(cls, given: Sequence[Any]) -> Job:
+        """Return a job after a round trip through JSON."""
+        number, birth, accept, drafts, num_forced = given
+        return cls(number, birth and Birth(*birth), tuple(accept), tuple(drafts), num_forced)
+
 
 class SharedMasks:
-    """Memory shared by the serving process and one host: rows of masks between two guard rows, the integers of a
-    command's jobs, and the number of the object that the host is working on."""
+    """Memory shared by the serving process and one host: rows of masks between two guard rows, a token for each object
+    of a command, and the number of the object that the host is working on."""
 
     def __init__(self, words: int, descriptor: int | None = None) -> None:
-        start = mmap.PAGESIZE + MAX_INTEGERS * 8
+        start = mmap.PAGESIZE + MAX_ROWS * 4
         size = start + (MAX_ROWS + 2) * words * 4
         self.descriptor = _anonymous_file(size) if descriptor is None else descriptor
         self._memory = mmap.mmap(self.descriptor, size)
@@ -94,36 +96,12 @@ class SharedMasks:
         self.working_on = IDLE
         self.is_closing = False
 
-    def write_jobs(self, jobs: Sequence[Job]) -> tuple[int | list[int], dict[int, Birth]]:
-        """Write the integers of jobs. Return their number, or the integers if they do not fit, and the births."""
-        integers: list[int] = []
-        births = {}
-        for i, (number, birth, accept, drafts, num_forced) in enumerate(jobs):
-            integers += (number, num_forced, len(accept), len(drafts), *accept, *drafts)
-            if birth is not None:
-                births[i] = birth
-        if len(integers) > MAX_INTEGERS:
-            return integers, births
-        self._memory[mmap.PAGESIZE : mmap.PAGESIZE + 8 * len(integers)] = array("q", integers).tobytes()
-        return len(integers), births
-
     def write_tokens(self, token_ids: NDArray[np.integer[Any]]) -> None:
         """Write one token for each object of a command."""
         self._memory[mmap.PAGESIZE : mmap.PAGESIZE + 4 * len(token_ids)] = token_ids.astype(np.int32).tobytes()
 
     def read_tokens(self, count: int) -> NDArray[np.int32]:
         return np.frombuffer(self._memory, np.int32, count, mmap.PAGESIZE).copy()
-
-    def read_jobs(self, integers: int | list[int], births: Mapping[str, Sequence[Any]]) -> list[Job]:
-        """Return the jobs that `write_jobs` wrote. The arguments are its results, after a round trip through JSON."""
-        if isinstance(integers, int):
-            integers = array("q", self._memory[mmap.PAGESIZE : mmap.PAGESIZE + 8 * integers]).tolist()
-        numbers, jobs = iter(integers), list[Job]()
-        for number, num_forced, num_accepted, num_drafts in zip(*[numbers] * 4, strict=True):
-            accept, drafts = tuple(islice(numbers, num_accepted)), tuple(islice(numbers, num_drafts))
-            birth = Birth._make(births[str(len(jobs))]) if births and str(len(jobs)) in births else None
-            jobs.append(Job(number, birth, accept, drafts, num_forced))
-        return jobs
 
     @property
     def working_on(self) -> int:

@@ -190,8 +190,7 @@ class Call:
 
     def send(self, host: Host, name: str, news: Sequence[tuple[str, int]]) -> None:
         """Send the jobs and what else the host must know. `name` is `Room.name`."""
-        integers, births = host.masks.write_jobs(self.jobs)
-        host.send("call", name, self.method, integers, births, news, self.given)
+        host.send("call", name, self.method, self.jobs, news, self.given)
 
     def read(self, answer: Any, data: bytes | None) -> None:
         """Set the results from the host's answer. Raises ValueError, KeyError or TypeError if the answer does not fit

@@ -63,8 +63,7 @@ class Server:
         self,
         name: str,
         method: str,
-        integers: int | list[int],
-        births: Mapping[str, Any],
+        told: Sequence[Any],
         news: Sequence[tuple[str, int]],
         given: Any,
     ) -> Any:
@@ -75,7 +74,7 @@ class Server:
         """
         self._filler.settle()
         failures = self._end(name, news)
-        jobs = self._masks.read_jobs(integers, births)
+        jobs = list(map(Job.read, told))
         ready: dict[int, Any] = {}
         errors: dict[int, BaseException] = {}
         taken = [0.0] * len(jobs)
