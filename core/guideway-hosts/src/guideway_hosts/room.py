@@ -81,8 +81,6 @@ class Remote(Subject):
         self.room: Room | None = None
         self.born_in = -1
         """The number of the host that has the object, of those of `room`; -1: no host has it."""
-        self.unchanged = Job(self.number, None)
-        """Its part of a command if there is nothing to tell."""
         LIVING[self.number] = self
 
     def history(self) -> tuple[list[Any], int]:
@@ -106,7 +104,7 @@ class Remote(Subject):
 
     def __del__(self) -> None:
         if self.room is not None:
-            self.room.end_for(self.number)
+            self.room.give_up(without=self.number)
             self.move()
 
 
@@ -285,8 +283,6 @@ class Room(Seat):
         """Return an object's part of a command."""
         accept = one.take_changes()
         if one.born_in == self.number:
-            if not (accept or draft_token_ids or num_forced):
-                return one.unchanged
             return Job(one.number, None, accept, draft_token_ids, num_forced)
         one.move()
         one.room, one.born_in = self, self.number
@@ -326,11 +322,6 @@ class Room(Seat):
     def unload(self, number: int) -> None:
         """Let the host drop a source."""
         self.tell("unload", number, self.number)
-
-    def end_for(self, number: int) -> None:
-        """Do as `give_up` if the host works for this object, which is being dropped."""
-        if self.pending is not None and number in self.pending.sources:
-            self.give_up(without=number)
 
     def give_up(self, without: int = -1) -> None:
         """Kill the host if it has worked for some time, and for no object that still exists, except for `without`."""
