@@ -75,10 +75,9 @@ def test_without_hosts_everything_is_inline_unless_hosts_were_asked_for(
     field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = replace(PLAN, strategies=(Plugins().load("grammar", "reference"),))
-    assert placement("auto") == "grammar_host=process"
     monkeypatch.setitem(sys.modules, "guideway_hosts", None)  # as if it were not installed
-    assert "grammar_host=inline, because guideway-hosts is not installed" in placement("auto")
     runtime = plan.build()
+    assert "grammar_host=inline, because guideway-hosts is not installed" in placement("auto", runtime)
     assert not runtime.foresees
     assert runtime.checker.judge(JsonSchema({"type": "integer"}), "9" * 5000, enforces_formats=True).result(60) is None
     assert runtime.checker.judge(JsonSchema({"type": "integer"}), "9.5", enforces_formats=True).result(60) is False

@@ -37,9 +37,11 @@ from guideway.errors import (
 from guideway.plugins import Plugins
 from guideway.plugins.limits import Limits
 from guideway.runtime import RuntimePlan
+from guideway.runtime.plan import placement
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 from guideway_hosts.host import CLOSING_SECONDS, Host
 from guideway_hosts.hosts import Hosts
+from guideway_hosts.strategy import HostedStrategy
 
 from tests.support.distributions import install
 from tests.support.hostile_strategy import REFUSES, WEIGHT
@@ -672,18 +674,23 @@ def guideway_grammar_strategy():
 """
 
 
-def test_a_class_that_no_entry_point_names_is_inline() -> None:
+def test_a_class_that_no_entry_point_names_is_inline_and_the_start_up_line_says_so() -> None:
     class Mine(ReferenceStrategy):
         name = "mine"
 
     context = ModifierContext(vocabulary=VOCABULARY, max_num_sequences=4, max_model_len=64)
     plugins = Plugins()
-    plan = RuntimePlan(context=context, strategies=(Mine, plugins.load("grammar", "reference")), grammar_host="process")
-    runtime = plan.build()
-    try:
-        assert {name: type(s).__name__ for name, s in runtime._strategies.items()} == {
-            "mine": "Mine",
-            "reference": "HostedStrategy",
-        }
-    finally:
-        runtime.close()
+    reference = plugins.load("grammar", "reference")
+    for strategies, places, words in [
+        ((Mine, reference), {"mine": "inline", "reference": "process"}, "grammar_host=process (inline: mine)"),
+        ((reference,), {"reference": "process"}, "grammar_host=process"),
+        ((Mine,), {"mine": "inline"}, "grammar_host=inline"),
+    ]:
+        runtime = RuntimePlan(context=context, strategies=strategies).build()
+        try:
+            assert (runtime.places, placement("auto", runtime)) == (places, words)
+            assert [isinstance(s, HostedStrategy) for s in runtime._strategies.values()] == [
+                place == "process" for place in places.values()
+            ]
+        finally:
+            runtime.close()

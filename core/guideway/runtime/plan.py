@@ -179,12 +179,14 @@ def _is_json(options: Any) -> bool:
     return True
 
 
-def placement(grammar_host: str) -> str:
-    """Return the words of a start-up line that say where strategies run."""
-    if grammar_host != "auto":
-        return f"grammar_host={grammar_host}"
-    why = why_no_hosts()
-    return f"grammar_host=inline, because {why}" if why else "grammar_host=process"
+def placement(grammar_host: str, runtime: Runtime) -> str:
+    """Return the words of a start-up line that say where the strategies of a runtime run."""
+    places = runtime.places
+    inline = ", ".join(name for name, place in places.items() if place == "inline")
+    if "process" in places.values():
+        return f"grammar_host=process (inline: {inline})" if inline else "grammar_host=process"
+    why = why_no_hosts() if grammar_host == "auto" else ""
+    return f"grammar_host=inline, because {why}" if why else "grammar_host=inline"
 
 
 def why_no_hosts() -> str:

@@ -216,6 +216,12 @@ class Runtime:
         """Return each modifier's class and options, from which a worker builds its `Pipeline`. Picklable."""
         return [(self._modifiers.class_of(m), m.options) for m in self._modifiers.all]
 
+    @property
+    def places(self) -> dict[str, Literal["process", "inline"]]:
+        """Where each strategy runs: in hosts, or in this process."""
+        hosted = () if self._hosts is None else self._hosts.homes
+        return {name: "process" if name in hosted else "inline" for name in self._strategies}
+
     def check_health(self) -> None:
         """Raise `Unhealthy` if valid requests would be refused, because a pool has no thread left to admit or compile
         in, or plugin hosts cannot be started. May be called from any thread."""

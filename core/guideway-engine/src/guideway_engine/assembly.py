@@ -154,7 +154,7 @@ def assemble(config: EngineConfig, plugins: Plugins | None = None, *, worker: st
         yield executor.submit("load")
         yield executor.submit("start", settings)
 
-    facts = [*(f"{name}={value}" for name, value in numerics().items()), placement(config.grammar_host)]
+    facts = [*(f"{name}={value}" for name, value in numerics().items()), placement(config.grammar_host, runtime)]
     log.info("%s", spec.plan.summary("its own engine", *facts))
     return Assembled(prompts, runtime, executor, cache, hooks, info, num_forced, restart)
 

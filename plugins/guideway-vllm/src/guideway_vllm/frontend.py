@@ -106,7 +106,7 @@ class FrontEnd:
         self.core_health = CoreHealth()
         self.ending = False
         """True once the server's shutdown has begun."""
-        facts = [f"ledger in kv_transfer_params.{ATTRIBUTE}", placement(config.grammar_host)]
+        facts = [f"ledger in kv_transfer_params.{ATTRIBUTE}", placement(config.grammar_host, self._runtime)]
         if config.forced_tokens != "off":
             facts.append(f"forced_tokens={config.forced_tokens}, so without asynchronous scheduling")
         log.info("%s", plan.summary(f"vLLM {vllm.__version__}", *facts))
