@@ -152,6 +152,24 @@ def test_one_line_is_logged_at_the_start_and_certification_is_not_mentioned(
     )
 
 
+def test_without_guideway_hosts_strategies_run_in_vllm_unless_hosts_were_asked_for(
+    configured: Callable[..., Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from guideway_vllm import register
+    from guideway_vllm.frontend import FrontEnd
+
+    monkeypatch.setitem(sys.modules, "guideway_hosts", None)  # as if it were not installed
+    register()
+    monkeypatch.setattr(logging.getLogger("vllm"), "handlers", [caplog.handler])
+    with caplog.at_level("INFO", logger="vllm"):
+        front_end = FrontEnd.of(configured({"grammar": ["llguidance"]}))
+    assert front_end is not None
+    front_end.close()
+    assert "; grammar_host=inline, because guideway-hosts is not installed: pip install " in caplog.messages[-1]
+    with pytest.raises(InvalidConfiguration, match="grammar_host is 'process', but guideway-hosts is not installed"):
+        FrontEnd.of(configured({"grammar": ["llguidance"], "grammar_host": "process"}))
+
+
 def test_what_only_a_worker_can_know_is_refused_there(configured: Callable[..., Any]) -> None:
     from guideway_vllm.worker import attach
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+from importlib.util import find_spec
 
 __all__ = ["register"]
 
@@ -15,11 +16,12 @@ __all__ = ["register"]
 def register() -> None:
     """Install guideway in vLLM; the entry point of the group ``vllm.general_plugins``. Raises `PluginUnavailable`,
     naming vLLM's version and the missing parts, if this vLLM lacks a method that the guest wraps."""
-    from guideway_hosts import share_fork_server
-
     from guideway_vllm.seams import install
 
     # vLLM freezes the heap of its server: what is frozen at the end is not collected, and Triton reports it as leaked
     atexit.register(gc.unfreeze)
-    share_fork_server()
+    if find_spec("guideway_hosts") is not None:  # without it everything runs in vLLM's processes
+        from guideway_hosts import share_fork_server
+
+        share_fork_server()
     install()
