@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 from guideway.api.types import Choice, Constraint, JsonObject, JsonSchema, Regex, StructuralTag
 from guideway.api.vocabulary import Vocabulary
-from guideway.json_schema import Schema, resolve
+from guideway.json_schema import Schema, resolve, tag_nodes
 from guideway.json_schema.cursor import START
 from guideway.json_schema.formats import FORMATS
 from guideway.json_schema.tracking import TrackedSchema
+from guideway.json_schema.walking import walk
 from guideway.runtime.constraints.closing.patterns import Pattern
 from guideway.runtime.constraints.closing.positions import Position
 
@@ -25,13 +25,11 @@ UNKNOWN = 24
 SCALAR = 6
 """Tokens to the end of any number or word that has begun, or of a character in a string. An estimate."""
 MOST = 1 << 20
-"""Upper bound of any size, in tokens. A size of at least half of it means that the value has no end."""
+"""Upper bound of any size, in tokens."""
 MOST_WITNESSES = 32
 """Most examples of strings, and most names, to keep, because a search tries each of them at each string."""
-DEEPEST = 60
-"""Most nested schemas to measure, references included. Deeper schemas count as unknown."""
-LONGEST = 16
-"""Most bytes of a token to count texts with, which limits the time."""
+PASSES = 8
+"""Most times to measure each part of a schema. A target of a reference may be measured after it, for the next pass."""
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 MARKS = ("begin", "end", "value")
 """Keys of a structural tag for texts that an output has."""
@@ -102,7 +100,7 @@ class Reserve:
 
     @classmethod
     def _of_tags(cls, tag: Any, vocabulary: Vocabulary) -> Reserve:
-        nodes = list(_nodes_in(tag))
+        nodes = list(tag_nodes(tag))
         schemas = [node[key] for node in nodes for key in SCHEMAS if isinstance(node.get(key), Mapping)]
         sizes = _Sizes(schemas, vocabulary)
         marks = [text for node in nodes for key in MARKS for text in _texts_in(node.get(key))]
@@ -136,18 +134,6 @@ def _texts_in(value: Any) -> list[str]:
 def _freeze(value: Any) -> Any:
     """Return a JSON value with tuples in place of lists."""
     return tuple(map(_freeze, value)) if isinstance(value, list) else value
-
-
-def _nodes_in(tag: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the objects of a structural tag, except for the objects inside its schemas."""
-    left = [tag]
-    while left:
-        node = left.pop()
-        if isinstance(node, Mapping):
-            yield node
-            left += [child for key, child in node.items() if key not in SCHEMAS]
-        elif isinstance(node, list):
-            left += node
 
 
 def _before_json(node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -184,105 +170,91 @@ def _longest(node: Any, count: Callable[[str], int]) -> int:
 
 
 class _Sizes:
-    """Estimates of the tokens of the shortest values of schemas, measured recursively."""
+    """Estimates of the tokens of the shortest values of schemas, measured from the innermost parts outwards."""
 
     def __init__(self, schemas: Sequence[Schema], vocabulary: Vocabulary) -> None:
-        self._tokens = _tokens_of(vocabulary.tokens)
+        self._vocabulary = vocabulary
+        self._known: dict[int, int] = {}
+        """By the id of a part of a schema: the tokens of its shortest value."""
+        self.examples: tuple[str, ...] = ()
+        """Examples of strings, those of outer parts first."""
+        self.names: tuple[str, ...] = ()
+        """Names of required properties, those of outer parts first."""
         self.growth = self.level = self._scalar = SCALAR
-        self._examples: dict[str, None] = {}
-        """Examples of strings, in a dict to keep their order."""
-        self._names: dict[str, None] = {}
-        """Names of required properties, in order."""
-        for self._root in schemas:
-            self._known: dict[int, int] = {}
-            for _ in range(2):  # the second pass knows the sizes of recursive schemas
-                self._before, self._known, self._depth = self._known, {}, 0
-                self._size(self._root)
+        for schema in schemas:
+            parts = list(walk(schema))
+            for _ in range(PASSES):
+                before = dict(self._known)
+                for _, part, (_, self._root) in reversed(parts):
+                    self._known[id(part)] = min(MOST, self._measure(part))
+                if self._known == before:
+                    break
         self.growth = max(self.growth, self._scalar) + SCALAR
         self.level += self._scalar
-        self.examples, self.names = tuple(self._examples)[:MOST_WITNESSES], tuple(self._names)[:MOST_WITNESSES]
 
-    def _size(self, schema: Any) -> int:
+    def count(self, text: bytes) -> int:
+        """Return the number of tokens of a text, at most its bytes."""
+        return len(self._vocabulary.encode(text) or text)
+
+    def _part(self, schema: Any, around: int = 0) -> int:
+        """Return the tokens of a part of a value, of `schema` and `around` it. Note them: one token may begin it."""
+        size = around + self._known.get(id(schema), 1)
+        self.growth = max(self.growth, size)
+        return size
+
+    def _measure(self, schema: Schema) -> int:
         if not isinstance(schema, Mapping):
             return 1
-        if id(schema) not in self._known:
-            if self._depth > DEEPEST:
-                return UNKNOWN
-            self._known[id(schema)] = self._before.get(id(schema), MOST)
-            self._depth += 1
-            self._known[id(schema)] = min(MOST, self._measure(schema))
-            self._depth -= 1
-        return self._known[id(schema)]
-
-    def _measure(self, schema: Mapping[str, Any]) -> int:
         if values := [schema["const"]] if "const" in schema else schema.get("enum"):
             sizes = [self.count(_json(value)) for value in values]
-            found = self._any_of(sizes)
+            found = min(sizes)
             self._scalar = max(self._scalar, *sizes)
             if isinstance(shortest := values[sizes.index(found)], str):
-                self._examples[shortest] = None
+                self.examples = _before([shortest], self.examples)
         else:
-            found = self._of_types(schema)
-        found += sum(self._size(child) for child in schema.get("allOf", ()))
+            found = 2 + self._of_scalar(schema) + self._of_members(schema) + self._of_items(schema)
+            self.level = max(self.level, found)
+            if not isinstance(schema.get("type"), str):  # another type may be shorter
+                self.growth, found = max(self.growth, found), 1
+        found += sum(self._part(child) for child in schema.get("allOf", ()))
         for branches in (schema[keyword] for keyword in ("anyOf", "oneOf") if schema.get(keyword)):
-            found += self._any_of([self._size(branch) for branch in branches])
-        conditional = max(self._size(schema.get(keyword)) for keyword in ("then", "else")) - 1
-        self._may_add([conditional])
+            found += min([self._part(branch) for branch in branches])
         if isinstance(reference := schema.get("$ref"), str):
-            found += self._size(resolve(self._root, reference))
-        return found + conditional
-
-    def _any_of(self, sizes: Sequence[int]) -> int:
-        """Return the size of the shortest of several values. An output may begin with another one."""
-        self._may_add(size - min(sizes) for size in sizes)
-        return min(sizes)
-
-    def _may_add(self, sizes: Iterable[int]) -> None:
-        """Note sizes of parts that one token may begin. Ignore parts without an end."""
-        self.growth = max([self.growth, *(size for size in sizes if size < MOST // 2)])
-
-    def _of_types(self, schema: Mapping[str, Any]) -> int:
-        """Return the size of the value of the only type of a schema; 1 token if it may have several types."""
-        found = 2 + self._of_scalar(schema) + self._of_members(schema) + self._of_items(schema)
-        self.level = max(self.level, found if found < MOST // 2 else 0)
-        return found if isinstance(schema.get("type"), str) else self._any_of([found, 1])
+            found += self._part(resolve(self._root, reference))
+        return found + max(self._part(schema.get(keyword)) for keyword in ("then", "else")) - 1
 
     def _of_members(self, schema: Mapping[str, Any]) -> int:
-        declared = schema.get("properties", {})
-        required = dict.fromkeys(schema.get("required", ()))
-        self._names |= required
-        others = [self._property(name, child) for name, child in declared.items() if name not in required]
-        others += [2 + self._size(schema.get(f"{which}Properties")) for which in ("additional", "unevaluated")]
+        declared, required = schema.get("properties", {}), dict.fromkeys(schema.get("required", ()))
+        self.names = _before(required, self.names)
+        sizes = {name: self._property(name, declared.get(name)) for name in (*required, *declared)}
+        others = [size for name, size in sizes.items() if name not in required]
+        others += [self._part(schema.get(f"{which}Properties"), 2) for which in ("additional", "unevaluated")]
         for pattern, child in schema.get("patternProperties", {}).items():
-            others.append(2 + self._of_pattern(pattern) + self._size(child))
+            others.append(self._part(child, 2 + self._of_pattern(pattern)))
         for keyword in ("dependentSchemas", "dependentRequired", "dependencies"):
             for child in (schema.get(keyword) or {}).values():
-                first = child if isinstance(child, list) else ()
-                others.append(self._size(child) + sum(self._property(name, declared.get(name)) for name in first))
-        self._may_add(others)
-        least = sum(self._property(name, declared.get(name)) for name in required)
-        return least + max(0, _number(schema.get("minProperties")) - len(required)) * min(others)
+                names = child if isinstance(child, list) else ()
+                self._part(child, sum(self._property(name, declared.get(name)) for name in names))
+        missing = max(0, _number(schema.get("minProperties")) - len(required))
+        return sum(sizes[name] for name in required) + missing * min(others)
 
     def _property(self, name: str, schema: Any) -> int:
         """Return the tokens of a property, with its colon and comma."""
-        return self.count(b"," + _json(name) + b":") + self._size(schema)
+        return self._part(schema, self.count(b"," + _json(name) + b":"))
 
     def _of_items(self, schema: Mapping[str, Any]) -> int:
         items, least = schema.get("items"), _number(schema.get("minItems"))
         first = schema.get("prefixItems", items if isinstance(items, list) else ())
         other = schema.get("additionalItems") if isinstance(items, list) else items
-        each = 1 + max(self._size(other), self._size(schema.get("unevaluatedItems")))
-        sizes = [1 + self._size(child) for child in first]
-        self._may_add([each, *sizes])
+        each = max(self._part(other, 1), self._part(schema.get("unevaluatedItems"), 1))
+        sizes = [self._part(child, 1) for child in first]
         num_found = max(1, _number(schema.get("minContains", 1))) if "contains" in schema else 0
-        found = num_found * (1 + self._size(schema.get("contains")))
+        found = num_found * self._part(schema.get("contains"), 1)
         return found + sum(sizes[:least]) + max(0, least - len(first)) * each
 
     def _of_scalar(self, schema: Mapping[str, Any]) -> int:
         """Return the tokens within a string or a number."""
-        length = _number(schema.get("minLength"))
-        found = self.count(b"a" * min(length, UNKNOWN)) * max(1, length // UNKNOWN)
-        found += max(len(str(schema.get(bound, ""))) for bound in BOUNDS)
+        found = _number(schema.get("minLength")) + max(len(str(schema.get(bound, ""))) for bound in BOUNDS)
         if "pattern" in schema:
             found += self._of_pattern(schema["pattern"])
         if (name := schema.get("format")) is not None:
@@ -293,22 +265,12 @@ class _Sizes:
     def _of_pattern(self, pattern: str) -> int:
         """Return the most characters to the end of a text of `pattern` from any position in it. Keep its examples."""
         read = Pattern.of(pattern)
-        self._examples |= dict.fromkeys(read.examples if read else ())
+        self.examples = _before(read.examples if read else (), self.examples)
         return max(1, read.farthest) if read else UNKNOWN
 
-    def count(self, text: bytes) -> int:
-        """Return the number of tokens of a text, each the longest that fits, at most `LONGEST` bytes."""
-        num_tokens = at = 0
-        while at < len(text):
-            ends = range(min(len(text), at + LONGEST), at + 1, -1)
-            at = next((end for end in ends if text[at:end] in self._tokens), at + 1)
-            num_tokens += 1
-        return num_tokens
 
-
-@lru_cache(maxsize=1)
-def _tokens_of(tokens: Sequence[bytes]) -> frozenset[bytes]:
-    return frozenset(tokens)
+def _before(first: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:
+    return _unique([*first, *others])[:MOST_WITNESSES]
 
 
 def _json(value: Any) -> bytes:
