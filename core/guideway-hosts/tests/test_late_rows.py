@@ -34,7 +34,7 @@ from guideway.runtime.constraints.mask_block import Late
 from guideway_hosts.host import Allowed
 from guideway_hosts.hosts import Hosts
 from guideway_hosts.matcher import HostedGrammar, HostedMatcher
-from guideway_hosts.matchers import MOST_OWN, PROVES_FAST, MatcherHost, MatcherRoom
+from guideway_hosts.matchers import MOST_OWN, PROVES_FAST, MatcherHost, MatcherRoom, Step
 from guideway_hosts.strategy import HostedStrategy
 from prometheus_client import REGISTRY
 
@@ -449,6 +449,13 @@ def test_what_hangs_in_a_fill_is_killed_while_the_others_go_on(made: Makes) -> N
     assert re.search("0.5 s processor time|did not answer", str(bad.error))
     assert len(steps) >= 200
     assert TARDY < 0.5
+
+
+def test_a_call_for_many_may_take_three_times_as_long_as_one(hosts: Hosts) -> None:
+    grammar = hosts.strategies["hostile"].compile(GOOD.constraint)  # type: ignore[arg-type]
+    jobs = [FillJob(grammar.matcher(STOPS), (), row) for row in range(64)]
+    limits = [Step(jobs[:count], 0.5) for count in (1, 9, 64)]
+    assert [step.seconds * step.share for step in limits] == [0.5, 1.0, 1.5]
 
 
 def test_what_is_asked_of_one_who_is_late_is_answered(hosts: Hosts) -> None:

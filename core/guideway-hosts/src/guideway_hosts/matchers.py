@@ -13,6 +13,7 @@ from guideway.api.grammar import FillJob, Matcher
 from guideway.errors import GuidewayError, LimitExceeded
 from guideway.runtime.constraints.closing import Record
 from guideway.runtime.constraints.mask_block import Late
+from guideway.runtime.modifiers.modifier_set import MOST_TOGETHER
 from numpy.typing import NDArray
 
 from guideway_hosts.codec import encode
@@ -61,7 +62,8 @@ class Step(Call):
         *,
         is_ahead: bool = False,
     ) -> None:
-        super().__init__("step", [matcher_of(job) for job in jobs], search_seconds, seconds)
+        share = min(MOST_TOGETHER, 1 + (len(jobs) - 1) / 8)  # after that each is filled alone, which shows the slow one
+        super().__init__("step", [matcher_of(job) for job in jobs], search_seconds, seconds, share)
         self._fills = [(job.draft_token_ids, limits[i] if limits else 0) for i, job in enumerate(jobs)]
         self.is_ahead = is_ahead
         """Also False after a step has lost its patience with it."""
