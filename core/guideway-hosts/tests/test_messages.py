@@ -16,7 +16,7 @@ from guideway.json_schema.tracking import tracked
 from guideway.plugins import Plugins
 from guideway.runtime.constraints.bans import Bans
 from guideway.runtime.constraints.closing import Budget, Record, Reserve
-from guideway_hosts.codec import decode, encode
+from guideway_hosts.codec import decode, encode, pack, unpack
 from guideway_hosts.line import Line
 from guideway_hosts.matcher import Rows
 from guideway_hosts.matchers import _read as read_answer
@@ -60,6 +60,13 @@ def sent(value: Any) -> Any:
 def test_values_arrive_as_they_were(value: Any) -> None:
     arrived = decode(sent(encode(value)))
     assert arrived == value and type(arrived) is type(value)
+
+
+def test_budgets_are_sent_as_they_are() -> None:
+    reserve = Reserve.of(SCHEMA, VOCABULARY)
+    budgets = [None, *(Budget(n, reserve, Bans(stop=stop)) for n in (1, 2) for stop in ((), (b"a",)))]
+    for _ in range(2):  # the second time they are known
+        assert [unpack(pack(budget)) for budget in budgets] == budgets
 
 
 @given(st.lists(VALUES.map(encode), max_size=3))

@@ -7,8 +7,9 @@ trust the serving process: they import a class by its name. The serving process 
 from __future__ import annotations
 
 import dataclasses
+import json
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from enum import Enum
 from functools import lru_cache
 from pkgutil import resolve_name
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["decode", "encode"]
+__all__ = ["decode", "encode", "pack", "unpack"]
 
 PLAIN = (str, int, float, bool, type(None))
 
@@ -69,6 +70,19 @@ def decode(value: Any) -> Any:
         return value
     ((what, given),) = value.items()
     return DECODERS[what](given)
+
+
+@lru_cache(maxsize=256)
+def pack(value: Hashable) -> str:
+    """Return a value as JSON text, for `unpack`. Both remember recent values: many objects have equal ones. Values that
+    are equal must have parts of the same types."""
+    return json.dumps(encode(value))
+
+
+@lru_cache(maxsize=256)
+def unpack(text: str) -> Any:
+    """Return the value that `pack` encoded."""
+    return decode(json.loads(text))
 
 
 def _name(kind: Any) -> str:

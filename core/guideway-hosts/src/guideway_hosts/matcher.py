@@ -17,7 +17,7 @@ from guideway.runtime.constraints.mask_block import Late
 from guideway.runtime.work.expiring import Expiring
 from numpy.typing import NDArray
 
-from guideway_hosts.codec import encode
+from guideway_hosts.codec import encode, pack
 from guideway_hosts.room import Remote, Source
 
 __all__ = ["Filled", "Group", "HostedGrammar", "HostedMatcher", "Refused", "Rows"]
@@ -284,7 +284,7 @@ class HostedMatcher(Remote, Matcher):
     def history(self) -> tuple[list[Any], int]:
         self._leave()
         stops = list(self.stop_token_ids)
-        return [stops, list(self._accepted), encode(self.budget), encode(self.end)], len(self._accepted)
+        return [stops, list(self._accepted), pack(self.budget), encode(self.end)], len(self._accepted)
 
     def fail(self, is_new: bool) -> None:
         self.move()  # it may be in any state

@@ -18,7 +18,7 @@ from guideway.runtime.constraints.here import Here
 from guideway.runtime.constraints.rewriting import IN_HOSTS
 from guideway.runtime.constraints.tracking import TrackedGrammar
 
-from guideway_hosts.codec import decode
+from guideway_hosts.codec import decode, unpack
 from guideway_hosts.messages import IDLE, MAX_GRAMMAR, Job, SharedMasks, describe_error
 from guideway_hosts.plugins import Plugins
 from guideway_hosts.serving_matchers import Filler, LivingMatcher
@@ -132,7 +132,9 @@ class Server:
             return LivingState(self._plugins.modifiers[name], made, *map(decode, history))
         strategy = plugin.removeprefix("grammar.")
         here = self._here[strategy]
-        return LivingMatcher(self._plugins.strategies[strategy], here, made, beginnings, *map(decode, history))
+        stop_token_ids, token_ids, budget, end = history
+        past = (stop_token_ids, token_ids, unpack(budget), decode(end))
+        return LivingMatcher(self._plugins.strategies[strategy], here, made, beginnings, *past)
 
     def _load(self, source: int, *made_from: Any) -> None:
         self._sources[source] = made_from[0], self._plugins.make(*made_from), {}
