@@ -19,7 +19,7 @@ from guideway.json_schema.prober import byte_vocabulary
 from guideway.json_schema.tracking import NotTracked
 from guideway.json_schema.tracking.alternatives import Alternatives
 from guideway.runtime.constraints.candidates import Candidate, choose, enforcing_all
-from guideway.runtime.constraints.here import Here
+from guideway.runtime.constraints.home import Home
 from guideway.runtime.constraints.rewriting import IN_HOSTS, ORDER
 from guideway.runtime.constraints.tracking import compile_grammar
 from guideway.runtime.sequences.replay import new_matcher
@@ -232,7 +232,7 @@ def served(strategy: Llguidance, schema: Any, **fields: Any) -> tuple[Matcher, C
     constraint = JsonSchema(schema, properties_order="any", **fields)
     error: UnsupportedGrammar | None = None
     for candidate in choose(
-        constraint, {"llguidance": strategy}, {"llguidance": Here(strategy, bounds=IN_HOSTS)}
+        constraint, {"llguidance": strategy}, {"llguidance": Home(strategy, bounds=IN_HOSTS)}
     ).candidates:
         try:
             grammar = compile_grammar(strategy, candidate.served(constraint))

@@ -14,7 +14,7 @@ from guideway.api import GrammarStrategy, JsonSchema, UnsupportedGrammar
 from guideway.json_schema.validity import validator
 from guideway.plugins.limits import Limits
 from guideway.runtime.constraints.candidates import choose
-from guideway.runtime.elsewhere import Home
+from guideway.runtime.constraints.home import Home
 
 from tests.support.hosts import makes_hosts
 from tests.support.stages import everyday

@@ -112,6 +112,13 @@ def test_structure_is_short() -> None:
     assert len(STRUCTURE.read_text("utf-8").splitlines()) <= 150
 
 
+def test_the_runtime_has_few_rooms_and_knows_little_of_other_processes() -> None:
+    runtime = CORE / "runtime"
+    rooms = sorted({path.name for path in runtime.iterdir()} - {"__init__.py", "__pycache__"})
+    assert len(rooms) <= 9, rooms
+    assert len((runtime / "elsewhere.py").read_text().splitlines()) <= 60
+
+
 def test_decisions_are_newest_first() -> None:
     headings = re.findall("^## (.*)$", (ROOT / "docs" / "decisions.md").read_text("utf-8"), re.MULTILINE)
     assert headings == sorted(map(str, map(date.fromisoformat, headings)), reverse=True)

@@ -75,11 +75,11 @@ from guideway.runtime.constraints.closing import Lexicon
 from guideway.runtime.constraints.compiler import Compiled, Compiler, RequestCompiler, SearchParameters, Shortest
 from guideway.runtime.constraints.forced import ForcedTokens
 from guideway.runtime.constraints.grammar_mask import GrammarMask, check_names
-from guideway.runtime.constraints.here import Here
+from guideway.runtime.constraints.home import Home
 from guideway.runtime.constraints.mask_rows import StrategyBlock
 from guideway.runtime.constraints.reasoning import GateState, ReasoningGate, refuse_reasoning
 from guideway.runtime.constraints.steady import SteadyBatch, is_plain
-from guideway.runtime.elsewhere import Home, Hosts
+from guideway.runtime.elsewhere import Hosts
 from guideway.runtime.modifiers.modifier_set import ActiveSequence, ModifierSet, check_served
 from guideway.runtime.modifiers.opening import Opening, TokenTexts
 from guideway.runtime.modifiers.own_tokens import ask_for_most_likely, is_own
@@ -165,7 +165,7 @@ class Runtime:
         compiler = Compiler(self._threads, self._at_work, cache_bytes, isolates_tenants=isolate_tenants)
         shortest = Shortest(self._threads, self._at_work, context, isolates_tenants=isolate_tenants)
         lexicon = Lexicon(context.vocabulary)
-        homes: dict[str, Home] = {name: Here(strategy, lexicon) for name, strategy in strategies.items()}
+        homes = {name: Home(strategy, lexicon) for name, strategy in strategies.items()}
         homes |= {} if hosts is None else hosts.homes
         self._mask = GrammarMask(
             strategies,

@@ -17,7 +17,7 @@ from guideway.errors import GuidewayError, close_each, contain
 from guideway.plugins.building import build_strategies
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.limits import Limits
-from guideway.runtime.elsewhere import Home
+from guideway.runtime.constraints.home import Home
 from guideway.runtime.work.wanted import asking
 
 from guideway_hosts.fork_server import HostSource, module_path

@@ -14,7 +14,7 @@ from guideway.api.types import Constraint, JsonSchema, Losses, Request
 from guideway.errors import contain, text_of
 from guideway.plugins.contract import checked_names, checked_support
 from guideway.runtime.constraints.closing import Budget, Lexicon
-from guideway.runtime.constraints.here import Here
+from guideway.runtime.constraints.home import Home
 from guideway.runtime.constraints.rewriting import IN_HOSTS
 from guideway.runtime.constraints.tracking import TrackedGrammar
 
@@ -36,7 +36,7 @@ class Server:
         self._plugins = plugins
         self._masks = masks
         lexicon = Lexicon(plugins.vocabulary)
-        self._here = {name: Here(strategy, lexicon, IN_HOSTS) for name, strategy in plugins.strategies.items()}
+        self._here = {name: Home(strategy, lexicon, IN_HOSTS) for name, strategy in plugins.strategies.items()}
         self._filler = Filler(plugins.vocabulary, masks, late_seconds)
         self._sources: dict[int, Any] = {}
         """By number, grammars with what their closers share, and compiled values."""

@@ -14,9 +14,9 @@ from guideway.api.bitmask import Bitmask, num_words
 from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import ConformanceError
-from guideway.runtime.constraints.closing import Beginnings, Budget, Closer, Record
+from guideway.runtime.constraints.closing import Beginnings, Budget, Record
 from guideway.runtime.constraints.forced import Forcing
-from guideway.runtime.constraints.here import Here
+from guideway.runtime.constraints.home import Ending, Home
 from guideway.runtime.constraints.mask_block import GUARD, fill_between_guards
 from guideway.runtime.sequences.replay import advance_matchers, fill_jobs, new_matcher, recycle
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ class LivingMatcher:
     def __init__(
         self,
         strategy: GrammarStrategy,
-        here: Here,
+        here: Home,
         grammar: CompiledGrammar,
         beginnings: Beginnings,
         stop_token_ids: Sequence[int],
@@ -49,7 +49,7 @@ class LivingMatcher:
         before, and `end` is the closing record of the output until then."""
         self.strategy = strategy
         self.stop_token_ids = frozenset(stop_token_ids)
-        self.closer: Closer | None = None
+        self.closer: Ending | None = None
         self._grammar = grammar
         self.matcher = new_matcher(strategy, grammar, self.stop_token_ids)
         self.accept(token_ids)

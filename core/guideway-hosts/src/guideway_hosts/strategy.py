@@ -13,6 +13,7 @@ from guideway.api.types import Constraint, JsonSchema, Loss, Losses
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import contain
 from guideway.runtime.constraints.closing import Beginnings, Budget, Record, Reserve
+from guideway.runtime.constraints.home import Home
 from guideway.runtime.constraints.rewriting import Rewritten
 from numpy.typing import NDArray
 
@@ -33,7 +34,7 @@ class Shared:
     close: Callable[[str], None]
 
 
-class HostedStrategy(GrammarStrategy):
+class HostedStrategy(GrammarStrategy, Home):
     """The proxy of the strategy `cls`, and its `Home`. Compile hosts compile its constraints, matcher hosts have its
     matchers.
 
@@ -175,6 +176,10 @@ class HostedEnding:
     @property
     def record(self) -> Record | None:
         return self.matcher.end
+
+    @property
+    def records(self) -> Sequence[Record]:
+        return self.matcher.ends
 
     def fork(self, matcher: Matcher) -> HostedEnding:
         return HostedEnding(matcher, self.matcher.budget, self.matcher.end)

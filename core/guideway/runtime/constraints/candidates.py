@@ -26,9 +26,8 @@ from guideway.plugins.contract import checked_names, checked_support
 from guideway.runtime.constraints.digests import constraint_digest
 from guideway.runtime.constraints.guard.guard import Guard, check_bytes
 from guideway.runtime.constraints.guard.satisfiable import check_possible
-from guideway.runtime.constraints.here import Here
+from guideway.runtime.constraints.home import Home
 from guideway.runtime.constraints.rewriting import ORDER, Rewritten
-from guideway.runtime.elsewhere import Home
 
 __all__ = ["Candidate", "CandidateCache", "Chosen", "Key", "choose", "enforcing_all"]
 
@@ -135,7 +134,7 @@ def choose(
             missing.append(kind)
             continue
         excess = offer.guard.refusal(name)
-        found, reason = offer.candidates(name, strategy, homes.get(name) or Here(strategy), excess)
+        found, reason = offer.candidates(name, strategy, homes.get(name) or Home(strategy), excess)
         if not found:
             refusals[name] = reason
             if excess is not None:

@@ -35,9 +35,9 @@ from guideway.runtime.constraints.compiler import Compilation, Compiler, SearchP
 from guideway.runtime.constraints.forced import ForcedTokens
 from guideway.runtime.constraints.forecast import Forecast
 from guideway.runtime.constraints.grammar_state import GrammarState
+from guideway.runtime.constraints.home import Home
 from guideway.runtime.constraints.mask_rows import MaskRows
 from guideway.runtime.constraints.worker_half import WorkerMask
-from guideway.runtime.elsewhere import Home
 from guideway.runtime.sequences.journal import Journal
 from guideway.runtime.sequences.replay import new_matcher, recycle
 from guideway.runtime.work.step_clock import StepClock

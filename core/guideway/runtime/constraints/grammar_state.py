@@ -11,7 +11,7 @@ from guideway.runtime.constraints.bans import Bans
 from guideway.runtime.constraints.candidates import Candidate
 from guideway.runtime.constraints.closing import Beginnings, Budget, Record, Reserve
 from guideway.runtime.constraints.forecast import Forecast
-from guideway.runtime.elsewhere import Ending
+from guideway.runtime.constraints.home import Ending
 from guideway.runtime.sequences.replay import new_matcher
 
 __all__ = ["GrammarState"]

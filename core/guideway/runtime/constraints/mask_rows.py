@@ -16,8 +16,8 @@ from guideway.api.grammar import FillJob, GrammarStrategy
 from guideway.api.steps import Fault, Payload, StepBatch
 from guideway.errors import ConformanceError, contain
 from guideway.runtime.constraints.grammar_state import GrammarState
+from guideway.runtime.constraints.home import Home
 from guideway.runtime.constraints.mask_block import GUARD, Late, fill_between_guards
-from guideway.runtime.elsewhere import Home
 from guideway.runtime.sequences.journal import Journal
 from guideway.runtime.sequences.replay import fill_jobs
 from guideway.runtime.work.metrics import CLOSED_EARLY, FILL_SECONDS

@@ -14,7 +14,7 @@ from guideway.api.grammar import CompiledGrammar, GrammarStrategy, Matcher
 from guideway.api.types import JsonSchema, PropertiesOrder
 from guideway.errors import InvalidGrammar, LimitExceeded, UnsupportedGrammar
 from guideway.runtime.constraints.candidates import Candidate, choose
-from guideway.runtime.constraints.here import Here
+from guideway.runtime.constraints.home import Home
 from guideway.runtime.constraints.rewriting import IN_HOSTS, ORDER
 from guideway.runtime.constraints.tracking import compile_grammar
 from guideway.runtime.sequences.replay import new_matcher
@@ -78,7 +78,7 @@ def judge(chain: str, case: Case, strategies: Mapping[str, GrammarStrategy], ord
 
 def _serve(constraint: JsonSchema, strategies: Mapping[str, GrammarStrategy]) -> tuple[Candidate, CompiledGrammar]:
     refused: UnsupportedGrammar | None = None
-    homes = {name: Here(strategy, bounds=IN_HOSTS) for name, strategy in strategies.items()}
+    homes = {name: Home(strategy, bounds=IN_HOSTS) for name, strategy in strategies.items()}
     for candidate in choose(constraint, strategies, homes).candidates:
         try:
             return candidate, compile_grammar(candidate.strategy, candidate.served(constraint))

@@ -1,11 +1,12 @@
-"""Execution of a strategy in this process."""
+"""The process in which a strategy works."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import Protocol
 
-from guideway.api.bitmask import num_words
+from guideway.api.bitmask import Bitmask, num_words
 from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher
 from guideway.api.types import Constraint, JsonSchema
 from guideway.json_schema.rewriting import Budget as Bounds
@@ -16,13 +17,31 @@ from guideway.runtime.constraints.rewriting import INLINE, Rewritten, rewritings
 from guideway.runtime.constraints.tracking import compile_grammar
 from guideway.runtime.sequences.replay import new_matcher
 
-__all__ = ["Here"]
+__all__ = ["Ending", "Home"]
 
 
-class Here:
-    """The `Home` of a strategy that works in this process. `lexicon` is shared by the strategies of a runtime."""
+class Ending(Protocol):
+    """Completes one output within its budget. `Closer` documents the methods."""
+
+    @property
+    def record(self) -> Record | None: ...
+    @property
+    def records(self) -> Sequence[Record]: ...
+    @property
+    def num_free(self) -> int: ...
+    def fork(self, matcher: Matcher) -> Ending: ...
+    def accept(self, token_ids: Sequence[int]) -> None: ...
+    def write(self, num_tokens: int, token_ids: Sequence[int]) -> None: ...
+    def is_far(self, num_rows: int) -> bool: ...
+    def restrict(self, matcher: Matcher, draft_token_ids: Sequence[int], rows: Bitmask) -> int | None: ...
+
+
+class Home:
+    """The process in which a strategy works: this one, or another one in a subclass, which overrides all methods.
+    `lexicon` is shared by the strategies of a runtime."""
 
     waits = False
+    """True if calls wait for another process, which enforces deadlines itself."""
 
     def __init__(
         self, strategy: GrammarStrategy, lexicon: Lexicon | None = None, bounds: Sequence[Bounds] = INLINE
@@ -57,7 +76,7 @@ class Here:
         budget: Budget,
         record: Record | None,
         beginnings: Beginnings,
-    ) -> Closer:
+    ) -> Ending:
         """Return the object that completes the output of a new matcher."""
         if self._lexicon is None:
             self._lexicon = Lexicon(self._strategy.vocabulary)
