@@ -13,7 +13,7 @@ from guideway.runtime.constraints.closing.positions import MOST, Position
 from guideway.runtime.sequences.replay import new_matcher
 from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
 from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from xgrammar.builtin_structural_tag import get_model_structural_tag
 
@@ -107,21 +107,54 @@ def test_a_required_call_is_found_among_more_of_them(model: str) -> None:
     assert shortest(XGrammarStrategy, StructuralTag(tag)) < 400
 
 
-MODELS = ["qwen_3_coder", "glm_4_7", "kimi", "deepseek_v3_1", "mimo", "deepseek_v4", "kimi_k3", "cohere"]
+MODELS = (
+    *("cohere", "deepseek_r1", "deepseek_v3_1", "deepseek_v3_2", "deepseek_v4", "deepseek_v4_1", "exaone", "glm_4_7"),
+    *("kimi", "kimi_k3", "llama", "mimo", "minimax", "minimax_m3", "qwen_3", "qwen_3_5", "qwen_3_coder"),
+)
+SCALARS: tuple[dict[str, Any], ...] = (
+    *({"type": "string"}, {"type": "number"}, {"type": "integer", "minimum": 10}, {"type": "boolean"}),
+    *({"enum": ["celsius", "kelvin"]}, {"type": ["string", "null"]}),
+)
+ARGUMENTS = st.recursive(
+    st.sampled_from(SCALARS),
+    lambda inner: st.one_of(
+        st.builds(lambda items, least: {"type": "array", "items": items, "minItems": least}, inner, st.integers(0, 2)),
+        st.builds(lambda x, y: {**record(x=x, y=y), "required": ["x"]}, inner, inner),
+    ),
+    max_leaves=3,
+)
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("name", ["tree", "nested", "enums"])
-def test_a_named_call_is_whole_at_its_shortest_length(model: str, name: str) -> None:
-    tool = {"type": "function", "function": {"name": "plant", "parameters": SCHEMAS[name], "strict": True}}
-    named = {"type": "function", "function": {"name": "plant"}}
-    tag = get_model_structural_tag(model, [tool], named, reasoning=False).model_dump(mode="json")
-    strategy, constraint = XGrammarStrategy(VOCABULARY, {}), StructuralTag(tag)
+@settings(max_examples=4)
+@example(schema=TREE, more=0, is_named=True)
+@example(schema=record(text={"type": "string"}), more=4, is_named=True)
+@given(
+    schema=st.builds(record, a=ARGUMENTS, b=ARGUMENTS) | st.builds(record, city=ARGUMENTS),
+    more=st.sampled_from([0, 4, 8]),
+    is_named=st.booleans(),
+)
+def test_a_call_is_whole_from_its_shortest_length_on(
+    model: str, schema: dict[str, Any], more: int, is_named: bool
+) -> None:
+    tool = {"type": "function", "function": {"name": "plant", "parameters": schema, "strict": True}}
+    choice = {"type": "function", "function": {"name": "plant"}} if is_named else "required"
+    tag = get_model_structural_tag(model, [tool], choice, reasoning="disabled", parallel_tool_calls=False)
+    strategy, constraint = XGrammarStrategy(VOCABULARY, {}), StructuralTag(tag.model_dump(mode="json"))
     grammar, reserve = strategy.compile(constraint), Reserve.of(constraint, VOCABULARY)
     least = shortest(XGrammarStrategy, constraint)
     assert least <= reserve.level + reserve.growth, "the shortest output is searched for where it may not fit"
-    for limit in (least, least + 3):
-        assert drawn(strategy, grammar, Budget(limit, reserve), limit) is not None
+    assert drawn(strategy, grammar, Budget(least + more, reserve), least) is not None
+
+
+@pytest.mark.parametrize("length", [{"minLength": 1}, {"maxLength": 100}])
+def test_an_element_whose_length_is_bounded_ends_at_its_end(length: dict[str, int]) -> None:
+    schema = record(query={"type": "string", **length})
+    tool = {"type": "function", "function": {"name": "plant", "parameters": schema, "strict": True}}
+    named = {"type": "function", "function": {"name": "plant"}}
+    tag = get_model_structural_tag("qwen_3_coder", [tool], named, reasoning="disabled").model_dump(mode="json")
+    begin, end = "<tool_call>\n<function=plant>\n<parameter=query>", "</parameter>\n</function>\n</tool_call>"
+    assert shortest(XGrammarStrategy, StructuralTag(tag)) <= len(begin) + 2 + len(end)
 
 
 def tagged(schema: Any, kind: str) -> StructuralTag:

@@ -11,8 +11,9 @@ __all__ = ["Position"]
 
 IN_SCALARS = frozenset(b"+-.0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 """Bytes of numbers, ``true``, ``false`` and ``null``, and more letters. Any other byte ends them."""
-ELEMENT = re.compile(rb"<([^\s<>/=|]+)[^<>]*>")
-"""The beginning of an element in text that resembles XML, such as ``<parameter=name>``. ``<|end|>`` is none."""
+ELEMENT = re.compile(rb"<([^\s<>/=|](?:[^<>/=]*?[^\s<>/=|])?)(?:(?:\s+\w+)?=[^<>]*)?>")
+"""The beginning of an element in text that resembles XML, such as ``<parameter=name>`` or ``<a b name="c">``, whose end
+is ``</a b>``. ``<|end|>`` is none."""
 
 MOST = 256
 """Most bytes of the beginning of an element, which limits the memory for each token. Longer ones have no end."""

@@ -113,7 +113,7 @@ class Reserve:
             sizes.examples,
             sizes.names,
             triggers=_unique(text for node in nodes for text in _texts_in(node.get("triggers"))),
-            begins=tuple(dict.fromkeys(pair for node in nodes for pair in _before_json(node))),
+            begins=tuple(dict.fromkeys(pair for node in nodes for pair in _before_json(node, marks))),
             ends=_unique(
                 text for key in MARKS[1:] for node in nodes for text in _texts_in(node.get(key)) if text.strip()
             ),
@@ -136,16 +136,19 @@ def _freeze(value: Any) -> Any:
     return tuple(map(_freeze, value)) if isinstance(value, list) else value
 
 
-def _before_json(node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the texts before JSON that a node of a structural tag describes, as `Reserve.begins` has them."""
+def _before_json(node: Mapping[str, Any], marks: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the texts before JSON that a node of a structural tag describes, as `Reserve.begins` has them.
+
+    `marks` are the texts of all tags.
+    """
     parts = [node.get("begin"), node.get("content", node), *(node.get("elements") or ())]
     for text, content in pairwise(parts):
         if isinstance(text, Mapping):
             text = text.get("value")
         if not isinstance(content, Mapping) or not content.keys() & set(SCHEMAS):
             continue
-        if _is_elements(content):  # arrays and objects in elements are JSON
-            yield from ((">" + bracket, bracket) for bracket in "{[")
+        if _is_elements(content):  # arrays and objects in elements are JSON, unless the tags have such brackets
+            yield from ((begin, begin[1:]) for begin in (">{", ">[") if not any(begin in mark for mark in marks))
         elif isinstance(text, str) and text.split():
             yield "".join(text.split()), text[text.find("{") :] if "{" in text else ""
 

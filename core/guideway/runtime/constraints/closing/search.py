@@ -212,10 +212,15 @@ class _Search:
             # each mark once, because free text may take it any number of times
             written, marks = lexicon.write(self._path), [mark.encode() for mark in self._reserve.ends]
             excluded = [text.encode() for text in self._reserve.excludes]
-            ends = (self._at.position.end, *(mark for mark in marks if mark not in written), *excluded)
+            # what every end of a tag has before it, the end of an element has too
+            before = {mark.partition(b"</")[0].strip() for mark in marks if b"</" in mark}
+            element = self._at.position.end and (before.pop() if len(before) == 1 else b"") + self._at.position.end
+            ends = (element, *(mark for mark in marks if mark not in written), *excluded)
             yield from filter(None, (lexicon.spell(end) for end in ends))
             # a text ends in a punctuation mark more often than in a letter
             yield from ([i] for i in lexicon.signs(row) if self._prover.end([i]) is not None)
+            if self._at.position.element.startswith(b"</") and lexicon.has_letters(row):
+                return  # the end may be text of the element: no more text is tried, since no mask would show its end
         tried = set(quick)
         yield from (
             [token_id] for token_id in lexicon.choose(row, cursor, long_first=self._long_first) if token_id not in tried
