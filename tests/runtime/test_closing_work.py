@@ -133,28 +133,6 @@ def test_outputs_that_begin_alike_share_what_is_found(monkeypatch: pytest.Monkey
     assert given_to_another > 0
 
 
-def test_outputs_go_back_to_what_is_found_for_their_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outputs far from their end before the first token and near it afterwards share one search."""
-    strategy, constraint, beginnings = LLGuidanceStrategy(VOCABULARY, {}), JsonSchema(LONG), Beginnings()
-    grammar, reserve = strategy.compile(constraint), Reserve.of(constraint, VOCABULARY)
-    budget, searches = Budget(2 * reserve.level, reserve), watch_searches(monkeypatch)
-    bitmask = np.zeros((1, LEXICON.words), dtype=np.int32)
-    for text in (b'[" a', b"[\n", b'["b', b"[ "):
-        begun, matcher = Closer(LEXICON, STOPS, budget, None, beginnings), new_matcher(strategy, grammar, STOPS)
-        for token_id in (*(LEXICON.spell(text) or ()), None):
-            matcher.fill_bitmask(bitmask, 0)
-            if not begun.is_far(1):
-                begun.restrict(matcher, (), bitmask)
-                for rest in map(LEXICON.spell, (begun.records[0].texts or ())[:1]):
-                    assert rest is not None
-                    assert matcher.validate(rest) == len(rest)
-            if token_id is not None:
-                assert matcher.accept((token_id,)) == 1
-                begun.accept((token_id,))
-        assert begun.record.texts
-    assert [each.is_first for each in searches] == [True]
-
-
 def test_a_search_that_fails_leaves_the_matcher_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     strategy, constraint = LLGuidanceStrategy(VOCABULARY, {}), JsonSchema(LONG)
     reserve, bitmask = Reserve.of(constraint, VOCABULARY), np.zeros((1, LEXICON.words), dtype=np.int32)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from guideway.api.bitmask import BITS_PER_WORD, Bitmask, is_allowed, pack
 from guideway.api.grammar import Matcher
-from guideway.errors import ConformanceError, UnsupportedCapability
+from guideway.errors import UnsupportedCapability
 from guideway.runtime.constraints.bans import Bans
 from guideway.runtime.constraints.closing.avoiding import Avoided, Avoiding
 from guideway.runtime.constraints.closing.judging import Judge
@@ -218,7 +218,7 @@ class Closer:
             return record, None
         if reserve.triggers and matcher.is_accepting():
             return Record(0, num_accepted, (b"",)), self._judge_triggers(matcher, row, left - 1)
-        record = self._follow(matcher, record, left) or self._looked_for(matcher, record, left)
+        record = self._follow(matcher, record, left) or self._search(matcher, record)
         ways = self._known_ways(record)
         room = left - 1 - ways[0].cost() if ways else -1
         if room < 0:
@@ -378,37 +378,16 @@ class Closer:
                 return self._record_of(rests, record.lifts_bans, record.until)
         return None
 
-    def _looked_for(self, matcher: Matcher, record: Record, left: int) -> Record:
-        """Search for a completion and return the record of the state.
-
-        If no search was made before, first try the rest of a completion from before the first token. All outputs share
-        that one, and the try takes a small part of the work of a search.
-        """
-        if not self._accepted:
-            return self._beginning(matcher)
-        if record.texts is None:
-            record = self._beginning(matcher)
-            if found := self._follow(matcher, record, left):
-                return found
-        return self._searched(matcher, record)
-
-    def _beginning(self, matcher: Matcher) -> Record:
-        """Return the record before the first token, which all outputs share. Restore the state of the matcher."""
+    def _search(self, matcher: Matcher, record: Record) -> Record:
+        """Return the record of the state after a search. Outputs of a grammar share the one before the first token."""
+        if self._accepted:
+            return self._searched(matcher, record)
         key = (self._budget, self._stop_token_ids)
-        if (known := self._beginnings.get(key)) is None:
-            accepted, positions = self._accepted, self._positions
-            matcher.rollback(len(accepted))
-            self._accepted, self._positions = [], [self._budget.reserve.begin]
-            try:
-                known = self._searched(matcher, Record())
-            finally:
-                self._accepted, self._positions = accepted, positions
-                if matcher.accept(tuple(accepted)) != len(accepted):
-                    raise ConformanceError("it refused tokens that it had accepted before they were rolled back")
+        if key not in self._beginnings:
             if len(self._beginnings) >= MOST_BEGINNINGS:
                 self._beginnings.clear()
-            self._beginnings[key] = known
-        return known
+            self._beginnings[key] = self._searched(matcher, record)
+        return self._beginnings[key]
 
     def _searched(self, matcher: Matcher, record: Record) -> Record:
         num_accepted = len(self._accepted)

@@ -95,11 +95,6 @@ class Lexicon:
         """Tokens of letters, which any string or free text may contain."""
         return self.of((b"a", b"q", b"Z"))
 
-    @cached_property
-    def spelt_values(self) -> list[list[int]]:
-        """The tokens of each of `VALUES`, including values that need several tokens."""
-        return [token_ids for text in VALUES if (token_ids := self.spell(text)) is not None]
-
     def of(self, texts: Sequence[bytes]) -> list[int]:
         """Return the tokens of `texts`. Texts without a token are left out."""
         return [self.ids[text] for text in texts if text in self.ids]

@@ -193,11 +193,8 @@ class _Search:
         lexicon, cursor = self._lexicon, self._at.cursor
         quick: list[int] = []
         if cursor is not None:
-            quick = lexicon.of(_signs_at(cursor))
+            quick = lexicon.of((*_signs_at(cursor), *(VALUES if cursor.place is Place.VALUE else ())))
             yield from ([token_id] for token_id in quick)
-            if cursor.place is Place.VALUE:
-                yield from lexicon.spelt_values
-                quick = [*quick, *lexicon.of(VALUES)]
         if self._is_in_new():
             yield from self._strings()
         self._prover.num_left -= MASK
