@@ -146,7 +146,7 @@ def test_a_search_that_fails_leaves_the_matcher_where_it_was(monkeypatch: pytest
     def failing(*_: Any, **__: Any) -> None:
         raise LimitExceeded("the library gave up")
 
-    monkeypatch.setattr(closer, "find_completion", failing)
+    monkeypatch.setattr(closer.Search, "completion", failing)
     with pytest.raises(LimitExceeded, match="gave up"):
         begun.restrict(matcher, (), bitmask)
     matcher.fill_bitmask(bitmask, 0)

@@ -16,7 +16,7 @@ from guideway.runtime.constraints.bans import Bans
 from guideway.runtime.constraints.closing import Beginnings, Budget, Closer, Lexicon, Reserve, closer
 from guideway.runtime.constraints.closing.avoiding import Avoided, Avoiding
 from guideway.runtime.constraints.closing.positions import Position
-from guideway.runtime.constraints.closing.search import find_completion
+from guideway.runtime.constraints.closing.search import Search
 from guideway.runtime.constraints.closing.ways import Prover
 from guideway.runtime.sequences.replay import new_matcher
 
@@ -65,7 +65,7 @@ def completion(
     """Return a completion of at most `limit` tokens that a search finds."""
     avoiding = Avoiding(matcher, Avoided(bans or Bans(), LEXICON, STOPS), past)
     reserve = Reserve(0, 0, cursor is not None, witnesses)
-    return find_completion(Prover(avoiding, STOPS, work), LEXICON, reserve, limit=limit, position=Position(cursor))
+    return Search(Prover(avoiding, STOPS, work), LEXICON, reserve, limit, Position(cursor)).completion()
 
 
 class Watched(NamedTuple):
@@ -82,14 +82,15 @@ def watch_searches(monkeypatch: pytest.MonkeyPatch) -> list[Watched]:
     """Return a list that gets the searches of closing."""
     done = list[Watched]()
 
-    def counted(prover: Prover, *args: Any, **options: Any) -> list[int] | None:
-        before = prover.num_left
-        found = find_completion(prover, *args, **options)
-        is_bridge = options["most_worse"] == closer.MOST_WORSE
-        done.append(Watched(options["position"].json == START, is_bridge, before - prover.num_left))
-        return found
+    class Counted(Search):
+        def completion(self) -> list[int] | None:
+            before = self.prover.num_left
+            found = Search.completion(self)
+            is_bridge = self.most_worse == closer.MOST_WORSE
+            done.append(Watched(self.position.json == START, is_bridge, before - self.prover.num_left))
+            return found
 
-    monkeypatch.setattr(closer, "find_completion", counted)
+    monkeypatch.setattr(closer, "Search", Counted)
     return done
 
 

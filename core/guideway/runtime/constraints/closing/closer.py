@@ -20,7 +20,7 @@ from guideway.runtime.constraints.closing.judging import Judge
 from guideway.runtime.constraints.closing.lexicon import MOST, Lexicon
 from guideway.runtime.constraints.closing.positions import Position
 from guideway.runtime.constraints.closing.reserve import Reserve
-from guideway.runtime.constraints.closing.search import find_completion
+from guideway.runtime.constraints.closing.search import Search
 from guideway.runtime.constraints.closing.ways import Prover, Way, continuations
 
 __all__ = ["Beginnings", "Budget", "Closer", "Record"]
@@ -452,16 +452,9 @@ class Closer:
         try:
             told = prover.matcher.shortest_completion(limit)
         except UnsupportedCapability:
-            return find_completion(
-                prover,
-                self._lexicon,
-                self._budget.reserve,
-                limit=limit,
-                position=self._position(len(self._accepted)),
-                known=known,
-                most_worse=most_worse,
-                long_first=long_first,
-            )
+            position = self._position(len(self._accepted))
+            search = Search(prover, self._lexicon, self._budget.reserve, limit, position, known, most_worse, long_first)
+            return search.completion()
         if not told or len(told) > limit or told[-1] not in self._stop_token_ids:
             return None
         return told if prover.matcher.validate(tuple(told)) == len(told) else None

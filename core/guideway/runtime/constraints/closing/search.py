@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 
@@ -18,40 +18,13 @@ from guideway.runtime.constraints.closing.reserve import Reserve
 from guideway.runtime.constraints.closing.ways import Prover, Way, continuations
 from guideway.runtime.constraints.mask_block import GUARD
 
-__all__ = ["find_completion"]
+__all__ = ["Search"]
 
 MASK = 16
 """Work of filling a bitmask, in tokens: it takes about as long as trying this many."""
 DEEPER = 2
 """Nested objects and arrays that a search may open without extra cost. Each further level costs as much as a worse try,
 because recursive schemas would lead the search ever deeper."""
-
-
-def find_completion(
-    prover: Prover,
-    lexicon: Lexicon,
-    reserve: Reserve,
-    *,
-    limit: int,
-    position: Position,
-    known: Sequence[Way] = (),
-    most_worse: int = MOST,
-    long_first: bool = False,
-) -> list[int] | None:
-    """Return a completion that the matcher of `prover` takes next: at most `limit` token ids, a stop token last, or
-    None if none is found with the work of `prover`.
-
-    It is not always the shortest. The result depends on the arguments alone, and the state of the matcher does not
-    change. `position` is the position at the end of the output. The search
-    may join one of the `known` ways that completed the output before. A completion has at most `most_worse` tries that
-    were not the first of their state. `long_first` tries long tokens before short ones, and no
-    witnesses.
-
-    In each state the search tries tokens that close strings and brackets, the shortest values, the rest of each
-    witness, then tokens of the bitmask. It follows each first try to its end. Then it continues from the state with the
-    fewest worse tries before it, the longest text first (W. Harvey and M. Ginsberg, Limited Discrepancy Search, 1995).
-    """
-    return _Search(prover, lexicon, reserve, limit, position, known, most_worse, long_first).completion()
 
 
 @dataclass(slots=True, eq=False)
@@ -79,49 +52,51 @@ class _Node:
         return [token_id for step in reversed(steps) for token_id in step]
 
 
-class _Search:
-    def __init__(
-        self,
-        prover: Prover,
-        lexicon: Lexicon,
-        reserve: Reserve,
-        limit: int,
-        position: Position,
-        known: Sequence[Way],
-        most_worse: int,
-        long_first: bool,
-    ) -> None:
-        self._prover = prover
-        self._matcher = prover.matcher
-        self._lexicon = lexicon
-        self._reserve = reserve
-        self._limit = limit
-        self._most = 2 * limit
-        """Most tokens of a path: more than the limit, since fewer tokens may spell the text of a completion."""
-        self._known = known
-        self._most_worse = most_worse
-        self._long_first = long_first
-        self._path: list[int] = []
-        """Tokens that the matcher has accepted in this search."""
-        self._root = self._at = _Node((), position)
-        """The node whose path the matcher has accepted."""
-        self._rows = np.full((3, lexicon.words), GUARD, dtype=np.int32)
-        """The row to fill, between two rows of guards."""
+@dataclass(slots=True)
+class Search:
+    """A search for a short completion of an output, which is not always the shortest. The result depends on the fields
+    alone.
+
+    In each state the search tries tokens that close strings and brackets, the shortest values, the rest of each
+    witness, then tokens of the bitmask. It follows each first try to its end. Then it continues from the state with the
+    fewest worse tries before it, the longest text first (W. Harvey and M. Ginsberg, Limited Discrepancy Search, 1995).
+    """
+
+    prover: Prover
+    """Tries tokens on the matcher of the output, and limits the work of the search."""
+    lexicon: Lexicon
+    reserve: Reserve
+    limit: int
+    """Most tokens of the completion. A path may have twice as many, since fewer tokens may spell the text of a
+    completion."""
+    position: Position
+    """The position at the end of the output."""
+    known: Sequence[Way] = ()
+    """Ways that completed the output before. The completion may join one of them."""
+    most_worse: int = MOST
+    """Most tries in the completion that were not the first of their state."""
+    long_first: bool = False
+    """True to try long tokens before short ones, and no witnesses."""
+    _path: list[int] = field(init=False, default_factory=list)
+    """Tokens that the matcher has accepted in this search."""
+    _at: _Node = field(init=False)
+    """The node whose path the matcher has accepted."""
 
     def completion(self) -> list[int] | None:
-        """Return the first completion found; None if there is none. The state of the matcher does not change."""
-        numbers, cursor = count(), self._root.cursor
+        """Return the first completion found, with a stop token; None if there is none. The matcher's state is kept."""
+        numbers, cursor = count(), self.position.json
         deepest = DEEPER + (0 if cursor is None else len(cursor.open))
-        left = [(0, 0, 0, self._root)]
+        self._at = _Node((), self.position)
+        left = [(0, 0, 0, self._at)]
         """Heap of nodes to continue from: fewest worse tries (with extra depth), then longest path, then latest."""
         try:
-            while left and left[0][0] <= self._most_worse and self._prover.num_left > 0:
+            while left and left[0][0] <= self.most_worse and self.prover.num_left > 0:
                 cost, _, _, node = heappop(left)
-                if node.num_tokens + 1 >= self._most:
+                if node.num_tokens + 1 >= 2 * self.limit:
                     continue
                 self._go_to(node)
                 if node.tries is None:
-                    is_whole = self._matcher.is_accepting()
+                    is_whole = self.prover.matcher.is_accepting()
                     if (found := self._whole() if is_whole else self._joined()) is not None:
                         return found
                     if is_whole:
@@ -134,93 +109,95 @@ class _Search:
                     heappush(left, (cost + 1, -node.num_tokens, -next(numbers), node))
             return None
         finally:
-            self._matcher.rollback(len(self._path))
+            self.prover.matcher.rollback(len(self._path))
 
     def _go_to(self, node: _Node) -> None:
         """Roll back and advance the matcher to the path of `node`."""
         if node is self._at:
             return
-        path = node.path()
+        matcher, path = self.prover.matcher, node.path()
         shared = next((i for i, (a, b) in enumerate(zip(path, self._path, strict=False)) if a != b), len(self._path))
         shared = min(shared, len(path))
-        self._matcher.rollback(len(self._path) - shared)
-        if self._matcher.accept(tuple(path[shared:])) != len(path) - shared:
+        matcher.rollback(len(self._path) - shared)
+        if matcher.accept(tuple(path[shared:])) != len(path) - shared:
             raise ConformanceError("it refused tokens that it had accepted before they were rolled back")
-        self._prover.num_left -= len(path) - shared
+        self.prover.num_left -= len(path) - shared
         self._path, self._at = path, node
 
     def _whole(self) -> list[int] | None:
         """Return the path and a stop token, in fewer tokens if it is too long; None if it does not fit in the limit."""
-        if (end := self._prover.end(())) is None:
+        if (end := self.prover.end(())) is None:
             return None
         found = [*self._path, *end]
-        if len(found) > self._limit:
-            text = b"".join([self._lexicon.tokens[i] for i in found])
-            self._go_to(self._root)
-            found = self._prover.end(Way(text, Position(), self._lexicon).path()) or found
-        return found if len(found) <= self._limit else None
+        if len(found) > self.limit:
+            text = b"".join([self.lexicon.tokens[i] for i in found])
+            self._go_to(_Node((), self.position))
+            found = self.prover.end(Way(text, Position(), self.lexicon).path()) or found
+        return found if len(found) <= self.limit else None
 
     def _joined(self) -> list[int] | None:
         """Return the path, the rest of a known way and a stop token; None if no known way completes the path."""
-        for way, at in continuations(self._known, b"", self._at.cursor):
-            fits = len(self._path) + way.cost(at) < self._limit
-            if fits and (end := self._prover.end(way.path(at))) is not None:
+        for way, at in continuations(self.known, b"", self._at.cursor):
+            fits = len(self._path) + way.cost(at) < self.limit
+            if fits and (end := self.prover.end(way.path(at))) is not None:
                 return [*self._path, *end]
         return None
 
     def _advance(self, node: _Node) -> _Node | None:
         """Return the node after the next try that the matcher takes, or None."""
         assert node.tries is not None
+        matcher = self.prover.matcher
         for token_ids in node.tries:
             length = len(self._path) + len(token_ids)
-            if self._prover.num_left <= 0:
+            if self.prover.num_left <= 0:
                 return None
-            if length >= self._most:
+            if length >= 2 * self.limit:
                 continue
-            num_taken = self._matcher.accept(tuple(token_ids))
-            self._prover.num_left -= 1 + num_taken
+            num_taken = matcher.accept(tuple(token_ids))
+            self.prover.num_left -= 1 + num_taken
             if num_taken < len(token_ids):
-                self._matcher.rollback(num_taken)
+                matcher.rollback(num_taken)
                 continue
             self._path += token_ids
-            position = node.position.after(self._lexicon.write(token_ids))
+            position = node.position.after(self.lexicon.write(token_ids))
             self._at = _Node(token_ids, position, node, length, node.cost)
             return self._at
         return None
 
     def _tries(self) -> Iterator[Sequence[int]]:
         """Yield the tokens that may follow the path, in the order in which to try them."""
-        lexicon, cursor = self._lexicon, self._at.cursor
+        lexicon, cursor = self.lexicon, self._at.cursor
         quick: list[int] = []
         if cursor is not None:
             quick = lexicon.of((*_signs_at(cursor), *(VALUES if cursor.place is Place.VALUE else ())))
             yield from ([token_id] for token_id in quick)
         if self._is_in_new():
             yield from self._strings()
-        self._prover.num_left -= MASK
+        self.prover.num_left -= MASK
+        rows = np.full((3, lexicon.words), GUARD, dtype=np.int32)  # the row to fill, between two rows of guards
         try:
-            self._matcher.fill_bitmask(self._rows, 1)
+            self.prover.matcher.fill_bitmask(rows, 1)
         except DeadEnd:
             return
-        if (self._rows[::2] != GUARD).any():
+        if (rows[::2] != GUARD).any():
             raise ConformanceError("it wrote outside its row")
-        row = self._rows[1].tobytes()
+        row = rows[1].tobytes()
         if cursor is None:
             # each mark once, because free text may take it any number of times
-            written, marks = lexicon.write(self._path), [mark.encode() for mark in self._reserve.ends]
-            excluded = [text.encode() for text in self._reserve.excludes]
+            written, marks = lexicon.write(self._path), [mark.encode() for mark in self.reserve.ends]
+            excluded = [text.encode() for text in self.reserve.excludes]
             # what every end of a tag has before it, the end of an element has too
             before = {mark.partition(b"</")[0].strip() for mark in marks if b"</" in mark}
             element = self._at.position.end and (before.pop() if len(before) == 1 else b"") + self._at.position.end
             ends = (element, *(mark for mark in marks if mark not in written), *excluded)
             yield from filter(None, (lexicon.spell(end) for end in ends))
             # a text ends in a punctuation mark more often than in a letter
-            yield from ([i] for i in lexicon.signs(row) if self._prover.end([i]) is not None)
+            yield from ([i] for i in lexicon.signs(row) if self.prover.end([i]) is not None)
             if self._at.position.element.startswith(b"</") and lexicon.has_letters(row):
                 return  # the end may be text of the element: no more text is tried, since no mask would show its end
         tried = set(quick)
         yield from (
-            [token_id] for token_id in lexicon.choose(row, cursor, long_first=self._long_first) if token_id not in tried
+            [token_id] for token_id in lexicon.choose(row, cursor, long_first=self.long_first) if token_id not in tried
         )
 
     def _is_in_new(self) -> bool:
@@ -233,20 +210,20 @@ class _Search:
     def _strings(self) -> Iterator[list[int]]:
         """Yield the rest of each name that the object may still get, in a name. Then yield ends of witnesses, the
         shortest first, that may end the string or the output; whole ones if the path has opened the string."""
-        cursor, spell = self._at.cursor, self._lexicon.spell
-        texts = [] if self._long_first else list(self._reserve.witnesses)
+        cursor, spell = self._at.cursor, self.lexicon.spell
+        texts = [] if self.long_first else list(self.reserve.witnesses)
         if cursor is not None:
             texts = [json.dumps(text, ensure_ascii=False)[1:] for text in texts]
             if cursor.place is Place.KEY:
                 names = [
-                    json.dumps(name, ensure_ascii=False)[1:].encode(errors="replace") for name in self._reserve.names
+                    json.dumps(name, ensure_ascii=False)[1:].encode(errors="replace") for name in self.reserve.names
                 ]
                 new = [name for name in names if name.startswith(cursor.text) and name not in (cursor.open[-1] or ())]
                 yield from filter(None, (spell(name.removeprefix(cursor.text)) for name in new))
         ends = (text[i:].encode(errors="replace") for text in texts for i in range(1 if self._path else len(text)))
         for end in sorted(dict.fromkeys(ends), key=len):
             token_ids = spell(end)
-            if token_ids and (cursor is not None or self._prover.end(token_ids) is not None):
+            if token_ids and (cursor is not None or self.prover.end(token_ids) is not None):
                 yield token_ids
 
 
