@@ -32,19 +32,14 @@ WORK = 16_000
 WORK_PER_TOKEN = 48
 """Work of a search per token that the completion may have, in the unit of `WORK`."""
 PART = 8
-"""Divisor of the work of a search after one that found nothing: it still finds nearly all completions."""
-JUDGE_WORK = 8192
-"""Work of judging the tokens of one mask, in the unit of `WORK`."""
-SHARE = 8
-"""Divisor of the work that is left for a mask: the search after one token takes at most this share of it."""
+"""Divisor of the work of a search that follows another one: it still finds nearly all completions. The search after one
+judged token takes at most this part of what is left for the mask."""
 MOST_WORSE = 1
 """Most worse tries in the completion after one judged token. It may join a known way, so it needs few."""
 MOST_AVOIDED = 32
 """Most banned tokens to avoid in one text. Each of them needs another spelling of the text."""
 MOST_BEGINNINGS = 64
 """Most entries of `Beginnings` to keep for one grammar."""
-AGAIN = 2
-"""Divisor of the remaining tokens: after a failed search, this share of them is drawn before the next search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +224,7 @@ class Closer:
         past, lifts_bans = self._accepted, record.lifts_bans
         judge = Judge(
             lexicon=self._lexicon,
-            prover=self._prover(matcher, lifts_bans, JUDGE_WORK),
+            prover=self._prover(matcher, lifts_bans, WORK // 2),
             position=self._position(num_accepted),
             limit=left - 1,
             ways=list(ways),
@@ -302,7 +297,7 @@ class Closer:
         if matcher.accept((token_id,)) != 1:
             return None
         self._accepted.append(token_id)
-        others = prover.num_left - prover.num_left // SHARE
+        others = prover.num_left - prover.num_left // PART
         prover.num_left -= others
         try:
             found = self._find(prover, self._budget.num_tokens - num_accepted - 1, known, MOST_WORSE)
@@ -392,7 +387,7 @@ class Closer:
     def _searched(self, matcher: Matcher, record: Record) -> Record:
         num_accepted = len(self._accepted)
         left = self._budget.num_tokens - num_accepted
-        again = num_accepted + max(1, left // AGAIN)
+        again = num_accepted + max(1, left // 2)  # a failed search is repeated when half of the tokens are left
         known = self._known_ways(record) if record.at <= num_accepted else []
         for lifts_bans in self._lifts_to_try:
             if not lifts_bans and record.lifts_bans and num_accepted < record.until:

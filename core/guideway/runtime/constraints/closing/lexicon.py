@@ -69,11 +69,7 @@ class Lexicon:
     @cached_property
     def ids(self) -> dict[bytes, int]:
         """By text: the first token that writes it."""
-        found: dict[bytes, int] = {}
-        for token_id, token in enumerate(self.tokens):
-            if token:
-                found.setdefault(token, token_id)
-        return found
+        return {token: i for i, token in reversed([*enumerate(self.tokens)]) if token}
 
     @cached_property
     def lengths(self) -> NDArray[np.int32]:
@@ -128,11 +124,15 @@ class Lexicon:
     def _spell(self, text: bytes) -> list[int] | None:
         """Return the fewest tokens that write a text; None if no tokens write it."""
         cost, lengths = self.spell_from_each_byte(text)
-        found, at = list[int](), 0
-        while cost[0] < MOST and at < len(text):
+        return self.cut(text, lengths) if cost[0] < MOST else None
+
+    def cut(self, text: bytes, lengths: Sequence[int], at: int = 0) -> list[int]:
+        """Return the tokens of a text from byte `at` on, cut as `spell_from_each_byte` says; empty if none write it."""
+        found: list[int] = []
+        while at < len(text) and lengths[at]:
             found.append(self.ids[text[at : at + lengths[at]]])
             at += lengths[at]
-        return found if cost[0] < MOST else None
+        return found
 
     def spell_from_each_byte(
         self, text: bytes, allowed: NDArray[np.bool_] | None = None, avoid: Collection[tuple[int, int]] = ()

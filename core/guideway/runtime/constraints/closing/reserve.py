@@ -15,6 +15,7 @@ from guideway.json_schema.cursor import START
 from guideway.json_schema.formats import FORMATS
 from guideway.json_schema.tracking import TrackedSchema
 from guideway.json_schema.walking import walk
+from guideway.runtime.constraints.closing.lexicon import MOST
 from guideway.runtime.constraints.closing.patterns import Pattern
 from guideway.runtime.constraints.closing.positions import Position
 
@@ -24,8 +25,6 @@ UNKNOWN = 24
 """Tokens by which one token may lengthen the shortest completion, if the constraint does not tell."""
 SCALAR = 6
 """Tokens to the end of any number or word that has begun, or of a character in a string. An estimate."""
-MOST = 1 << 20
-"""Upper bound of any size, in tokens."""
 MOST_WITNESSES = 32
 """Most examples of strings, and most names, to keep, because a search tries each of them at each string."""
 PASSES = 8

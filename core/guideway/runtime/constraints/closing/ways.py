@@ -44,7 +44,7 @@ class Way:
         self.text = text
         self._begin = begin
         self._lexicon = lexicon
-        self._costs, self._ends = lexicon.spell_from_each_byte(text, allowed, avoid)
+        self._costs, self._lengths = lexicon.spell_from_each_byte(text, allowed, avoid)
         self._places: list[tuple[Place | None, int]] = []
         """The kind of place before each byte, and the number of objects and arrays that are open there; or empty. None
         and 0 outside JSON."""
@@ -56,11 +56,7 @@ class Way:
 
     def path(self, at: int = 0) -> list[int]:
         """Return the fewest tokens that write the text from byte `at` on; an empty list if no tokens write it."""
-        found: list[int] = []
-        while at < len(self.text) and self._ends[at]:
-            found.append(self._lexicon.ids[self.text[at : at + self._ends[at]]])
-            at += self._ends[at]
-        return found
+        return self._lexicon.cut(self.text, self._lengths, at)
 
     def first_tokens(self) -> Iterator[tuple[int, int]]:
         """Yield the tokens that are prefixes of the text, each with its number of bytes."""
@@ -124,12 +120,12 @@ def continuations(ways: Sequence[Way], written: bytes, cursor: JsonCursor | None
     then the shortest rests.
     """
     on_way = [(way.cost(at), i, at) for i, way in enumerate(ways) if (at := way.follow(written)) is not None]
+    yield from ((ways[i], at) for _, i, at in sorted(on_way))
     off_way = [
         (order, way.cost(at), i, at)
         for i, way in enumerate(ways)
         for order, at in enumerate(way.joints(written, cursor))
     ]
-    yield from ((ways[i], at) for _, i, at in sorted(on_way))
     yield from ((ways[i], at) for _, _, i, at in sorted(off_way))
 
 
