@@ -205,6 +205,19 @@ def test_a_failing_bitmask_costs_its_row_and_is_the_devices_failure(modifier: ty
     assert output.token_ids[[0, 3]].tolist() == [5, 5]
 
 
+@pytest.mark.parametrize("device", [Breaks, StaticNumpy])
+def test_the_fault_of_a_sequence_is_that_of_its_first_failing_row(device: type[NumpyDevice]) -> None:
+    step = replace(greedy({"strange": allowing([0, 1, 2], 5)}), batch=StepBatch.build([7, 3], [1, 1], [[5, 5], []]))
+    logits = np.zeros((4, WIDTH), np.float32)
+    logits[1] = logits[3] = np.nan
+    context = WorkerContext(device=device(), vocabulary_size=len(VOCABULARY), logits_width=WIDTH)
+    output = Pipeline([(Strange, {})], context).run(logits, step)
+    assert {slot: (fault.plugin, fault.row) for slot, fault in output.faults.items()} == {
+        7: ("model", 1),
+        3: ("model", 0),
+    }
+
+
 @pytest.mark.parametrize("device", [NumpyDevice, Counting, StaticNumpy])
 def test_a_row_left_empty_is_drawn_under_the_hard_masks_alone(device: type[NumpyDevice]) -> None:
     step = greedy({"strange": allowing([0, 1], 3), "soft": allowing([1, 2], 4)})

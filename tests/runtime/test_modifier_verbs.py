@@ -25,6 +25,7 @@ from guideway.api import (
     Stage,
     Step,
     StepBatch,
+    StepOutput,
     fail,
 )
 from guideway.api.bitmask import allocate
@@ -65,10 +66,10 @@ class Chatty(LogitModifier[str]):
         rows, _ = batch.select(states)
         bitmask: np.ndarray[Any, Any] = allocate(len(rows), VOCABULARY.logits_width)
         faults: dict[int, Fault] = {}
-        for i, state in enumerate(states):
+        for slot, state in zip(batch.slots.tolist(), states, strict=True):
             match state:
                 case "fault":
-                    faults[i] = Fault("grammar.elsewhere", "fill", "it is broken")
+                    faults[slot] = Fault("grammar.elsewhere", "fill", "it is broken")
                 case "fault of nobody":
                     faults[99] = Fault("grammar.elsewhere", "fill", "it is broken")
                 case "narrow":
@@ -112,7 +113,7 @@ def run(what: str, *, late: bool = False, num_drafts: int = 0) -> list[Generatio
     ("what", "error"),
     [
         ("fault", "grammar.elsewhere failed in fill: it is broken"),
-        ("fault of nobody", "but that sequence has no state"),
+        ("fault of nobody", "as the fault of slot 99, which has no state"),
         ("narrow", "'bitmask' is int32[1, 3]; its transform declares it as a bitmask, int32[1, 4]"),
         ("wide words", "is int64["),
         ("no bitmask", "'bitmask' is missing; its transform declares it as a bitmask, int32[1, 4]"),
@@ -127,6 +128,21 @@ def test_a_failure_is_one_sequences_and_names_the_plugin(what: str, error: str, 
     num_rows = 1 + num_drafts
     assert error.replace("[1, ", f"[{num_rows}, ") in str(broken[1].error)
     assert [broken[0], broken[2]] == [healthy[0], healthy[2]]
+
+
+@pytest.mark.parametrize(("row", "fails"), [(-1, True), (0, True), (1, True), (2, False)])
+def test_a_fault_in_the_worker_counts_if_the_token_of_its_row_is_final(row: int, fails: bool) -> None:
+    """Faults are by slot: the rows of the slots 3 and 1 are 0 to 2 and 3 to 5."""
+    host = FakeHost(VOCABULARY, NumpyDevice(), modifiers=[])
+    for slot in (1, 3):
+        request = Request(request_id=str(slot), prompt_token_ids=(1, 2), params=SamplingParams(max_tokens=9))
+        host.runtime.start(host.runtime.admit(request), slot)
+    batch = StepBatch.build([3, 1], [2, 2], [[5, 6], [5, 6]])
+    host.runtime.prepare(batch)
+    output = StepOutput(np.array([5, 7, 8] * 2, np.int32), faults={1: Fault("device.it", "apply", "broke", row)})
+    outcomes = host.runtime.accept(batch, [(5, 7), (5, 7)], output)
+    assert [outcome.action for outcome in outcomes] == ["continue", "fail" if fails else "continue"]
+    assert (host.runtime.fault(3), host.runtime.fault(1)) == (None, output.faults[1] if fails else None)
 
 
 def test_what_a_modifier_does_not_enforce_is_in_the_result() -> None:

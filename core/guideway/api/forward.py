@@ -100,6 +100,8 @@ class ForwardStep:
     score: Score | None = None
     sequence_ids: Sequence[str] = ()
     """The sequence of each of `appends`, for worker mixins: see `WorkerStep.sequence_ids`."""
+    slots: Sequence[int] = ()
+    """The slot of each of these sequences, in which its faults are reported."""
 
     @property
     def num_sequences(self) -> int:

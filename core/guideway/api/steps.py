@@ -204,8 +204,8 @@ class Payload:
     shared: Mapping[str, Array] = field(default_factory=dict)
     """Named arrays all rows share."""
     faults: Mapping[int, Fault] = field(default_factory=dict)
-    """The failures of sequences whose rows could not be prepared, by index in the batch. The host ends these sequences
-    and does not send faults to the worker; their rows must still allow a token."""
+    """The failures of sequences whose rows could not be prepared, by slot. The host ends these sequences and does not
+    send faults to the worker; their rows must still allow a token."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -226,6 +226,9 @@ class Fault:
     phase: str
     """The contract method it failed in: ``fill_bitmask``, ``apply``, ..."""
     message: str
+    row: int = -1
+    """Index among the rows of the sequence in its step. The fault counts only if the row's token is final, unless this
+    is -1."""
 
     @staticmethod
     def of(plugin: str, phase: str, error: BaseException) -> Fault:
@@ -324,8 +327,7 @@ class StepOutput:
     feedback: Mapping[str, Payload] = field(default_factory=dict)
     """The rows and arrays that transforms emitted, by modifier name."""
     faults: Mapping[int, Fault] = field(default_factory=dict)
-    """Failures in the worker, by row. The row's token is meaningless; a fault counts only if the token would be
-    final."""
+    """The first failure of each sequence in the worker, by slot. The tokens from its row on are meaningless."""
     overruled: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """By row, the modifiers (``modifier.name``) and sampling parameters (``min_tokens``) that forbade every token the
     grammar allows, so the row was drawn without them."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,11 @@ from numpy.typing import NDArray
 
 from guideway.api.bitmask import FULL
 from guideway.api.modifier import LogitModifier, LogitTransform, WorkerContext
-from guideway.api.steps import Array, Fault, Payload, Stage, StepInput, StepOutput
+from guideway.api.steps import Array, Fault, Payload, Stage, StepBatch, StepInput, StepOutput
 from guideway.pipeline.logprobs import RowLogprobs
 from guideway.pipeline.padding import Padding
 
-__all__ = ["Entry", "PipelineContext", "combined_bitmask", "failed_output"]
+__all__ = ["Entry", "PipelineContext", "by_slot", "combined_bitmask", "failed_output"]
 
 STAGES = tuple(Stage)
 MAX_CACHED_SIZES = 256
@@ -167,7 +168,16 @@ def combined_bitmask(payloads: Mapping[str, Payload], arrays: Mapping[str, str])
     return Payload(rows, {"bitmask": bitmask})
 
 
+def by_slot(batch: StepBatch, faults: Mapping[int, Fault]) -> dict[int, Fault]:
+    """Return `StepOutput.faults` for faults by row."""
+    found: dict[int, Fault] = {}
+    for row in sorted(faults):
+        i = bisect_right(batch.row_start, row) - 1
+        found.setdefault(int(batch.slots[i]), replace(faults[row], row=row - int(batch.row_start[i])))
+    return found
+
+
 def failed_output(step: StepInput, fault: Fault) -> StepOutput:
-    """Return the output of a `step` in which every row has the same `fault`."""
-    num_rows = step.batch.num_rows
-    return StepOutput(np.zeros(num_rows, dtype=np.int32), faults=dict.fromkeys(range(num_rows), fault))
+    """Return the output of a `step` in which every sequence has the same `fault`."""
+    faults = dict.fromkeys(step.batch.slots.tolist(), replace(fault, row=0))
+    return StepOutput(np.zeros(step.batch.num_rows, dtype=np.int32), faults=faults)

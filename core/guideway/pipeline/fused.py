@@ -12,7 +12,7 @@ from guideway.api.bitmask import FULL, num_words
 from guideway.api.device import Draw
 from guideway.api.steps import Array, Fault, Payload, StepInput, StepOutput
 from guideway.errors import contain
-from guideway.pipeline.context import PipelineContext, failed_output
+from guideway.pipeline.context import PipelineContext, by_slot, failed_output
 from guideway.pipeline.logprobs import RowLogprobs
 from guideway.pipeline.padding import Padding, padded_step
 from guideway.pipeline.view import DRAW
@@ -32,6 +32,7 @@ class FusedStep:
         self.drawn = bool((step.temperatures > 0).any())
         self.operation = "masked_sample" if self.drawn else "masked_argmax"
         self.faults: dict[int, Fault] = {}
+        """Failures by row."""
 
     @property
     def suits(self) -> bool:
@@ -113,7 +114,8 @@ class FusedStep:
     def _output(
         self, token_ids: NDArray[np.int32], logprobs: RowLogprobs | None, host: Mapping[str, NDArray[Any]]
     ) -> StepOutput:
-        return StepOutput(token_ids, faults=self.faults, logprobs=None if logprobs is None else logprobs.result(host))
+        faults = by_slot(self.step.batch, self.faults)
+        return StepOutput(token_ids, faults=faults, logprobs=None if logprobs is None else logprobs.result(host))
 
     def _check_tokens(self, token_ids: NDArray[np.int64], largest: NDArray[np.float32]) -> NDArray[np.int32]:
         """Return `token_ids`, adding a fault for each row that could not be drawn or was drawn wrongly."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from guideway.api.bitmask import allocate
 from guideway.api.steps import Array, Fault, Payload, StepInput, StepOutput
 from guideway.errors import contain
-from guideway.pipeline.context import Entry, PipelineContext
+from guideway.pipeline.context import Entry, PipelineContext, by_slot
 from guideway.pipeline.isolation import TransformRunner
 from guideway.pipeline.logprobs import RowLogprobs, joined
 from guideway.pipeline.padding import Padding, padded_step
@@ -119,7 +119,7 @@ class StagedStep:
         return StepOutput(
             token_ids,
             self.transforms.feedback(host),
-            self.faults,
+            by_slot(self.step.batch, self.faults),
             self._find_overruled(host),
             joined([each.result(host) for each in logprobs]),
             None if self.recorder is None else self.recorder.result(host, self._find_ineffective(host)),
@@ -134,8 +134,8 @@ class StagedStep:
         self.downloads["largest"] = self.ops.gather(logits, self.all_rows, self._most_likely(logits)[:, None])[:, 0]
         host = self._download()
         self.context.check_drawable(self.step, host["largest"][: self.num_rows], self.faults)
-        no_tokens = np.zeros(self.num_rows, dtype=np.int32)
-        return logits, StepOutput(no_tokens, self.transforms.feedback(host), self.faults, self._find_overruled(host))
+        no_tokens, faults = np.zeros(self.num_rows, dtype=np.int32), by_slot(self.step.batch, self.faults)
+        return logits, StepOutput(no_tokens, self.transforms.feedback(host), faults, self._find_overruled(host))
 
     def _download(self) -> Mapping[str, NDArray[Any]]:
         """Download all results. Raises `StepFailed` for asynchronous failures on the device."""

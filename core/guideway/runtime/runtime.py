@@ -697,15 +697,13 @@ class Runtime:
     def _accept_step(
         self, batch: StepBatch, token_ids: Sequence[Sequence[int]], output: StepOutput | None
     ) -> list[Outcome]:
-        sequences, first_rows = self._slots.running(batch), batch.row_start.tolist()
+        slots, first_rows = batch.slots.tolist(), batch.row_start.tolist()
         if not self._late:
-            return self._accept(sequences, first_rows, token_ids, output)
-        waits = [slot in self._late and self.fault(slot) is None for slot in batch.slots.tolist()]
+            return self._accept(slots, first_rows, token_ids, output)
+        waits = [slot in self._late and self.fault(slot) is None for slot in slots]
         left = [i for i, late in enumerate(waits) if not late]
         outcomes = iter(
-            self._accept(
-                [sequences[i] for i in left], [first_rows[i] for i in left], [token_ids[i] for i in left], output
-            )
+            self._accept([slots[i] for i in left], [first_rows[i] for i in left], [token_ids[i] for i in left], output)
         )
         return [CONTINUE if late else next(outcomes) for late in waits]
 
@@ -716,7 +714,7 @@ class Runtime:
         with self.clock.accept:
             sequence = self._sequence(slot)
             if output is not None or self._gate is not None or sequence.bans is not None or self.has_hosted_modifiers:
-                return self._accept([sequence], [first_row], [token_ids], output)[0]
+                return self._accept([slot], [first_row], [token_ids], output)[0]
             (outcome,) = self._modifiers.accept([sequence], [token_ids], [None])
             if self._mask.mask_rows.closing:
                 self._mask.record_end(self._modifiers.state(sequence, self._mask), sequence.journal)
@@ -898,15 +896,12 @@ class Runtime:
             self._mask.begin_after(state, count, room, journal.end)
 
     def _accept(
-        self,
-        sequences: list[ActiveSequence],
-        first_rows: list[int],
-        token_ids: Sequence[Sequence[int]],
-        output: StepOutput | None,
+        self, slots: list[int], first_rows: list[int], token_ids: Sequence[Sequence[int]], output: StepOutput | None
     ) -> list[Outcome]:
+        sequences = [self._slots[slot] for slot in slots]
         if output is not None and (output.faults or output.overruled):
-            for sequence, first_row, ids in zip(sequences, first_rows, token_ids, strict=False):
-                self._record_faults(sequence, output, first_row, len(ids))
+            for slot, first_row, ids in zip(slots, first_rows, token_ids, strict=False):
+                self._record_faults(slot, output, first_row, max(1, len(ids)))
         for sequence, ids in zip(sequences, token_ids, strict=False):
             if sequence.bans is not None:
                 self._overrule(sequence, sequence.bans.overruled(len(ids)))
@@ -955,11 +950,13 @@ class Runtime:
             LATE_ROWS.labels(self._mask.strategy(state)).inc()
         return frozenset(late)
 
-    def _record_faults(self, sequence: ActiveSequence, output: StepOutput, first_row: int, num_tokens: int) -> None:
-        """Record faults and overruled names of the rows whose tokens are final; rows of refused drafts are skipped."""
+    def _record_faults(self, slot: int, output: StepOutput, first_row: int, num_rows: int) -> None:
+        """Record the fault and overruled names of a sequence whose first `num_rows` rows have final tokens."""
+        sequence, fault = self._slots[slot], output.faults.get(slot)
+        if fault is not None and fault.row < num_rows:
+            sequence.fault = sequence.fault or fault
         params, num_before = sequence.journal.request.params, len(sequence.journal.token_ids)
-        for j in range(max(1, num_tokens)):
-            sequence.fault = sequence.fault or output.faults.get(first_row + j)
+        for j in range(num_rows):
             found = output.overruled.get(first_row + j, ())
             banning = banned_by(params, num_before + j) if found else ()
             self._overrule(sequence, [name for name in found if name.startswith("modifier.") or name in banning])

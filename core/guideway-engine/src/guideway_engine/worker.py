@@ -6,7 +6,7 @@ Importing this module loads no model library, because a process that starts work
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -44,12 +44,10 @@ class WorkerSettings:
 class WorkerOutput:
     """Output of a step."""
 
-    step: StepOutput | None
-    """None if nothing was sampled."""
+    step: StepOutput
+    """Without tokens if nothing was sampled. Its faults include those of sequences that a mixin refuses to continue."""
     prompt: Logprobs | None
     """Scores of the tokens in `ForwardStep.score`."""
-    faults: Mapping[str, Fault] = field(default_factory=dict)
-    """Faults of sequences that a mixin refuses to continue, by sequence id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +102,7 @@ class Worker:
         self._output: ForwardOutput | None = None
         self._failure: BaseException | None = None
         self._faults: dict[str, Fault] = {}
+        """Faults of mixins before the forward pass, by sequence id."""
 
     def _make_parts(self, spec: WorkerSpec, plugins: Plugins) -> None:
         # before the model is loaded, so that wrong options and devices are reported early
@@ -173,8 +172,12 @@ class Worker:
         if forward is None or output is None:
             raise GuidewayError("a worker was asked to sample without a forward pass")
         sampled = self._sample(step, forward, output)
-        faults = {**self._mixins.after_step(forward), **self._faults}
-        return replace(sampled, faults=faults) if faults else sampled
+        blamed = {**self._mixins.after_step(forward), **self._faults}
+        if not blamed:
+            return sampled
+        slots = dict(zip(forward.sequence_ids, forward.slots, strict=True))
+        faults = {**sampled.step.faults, **{slots[sequence_id]: fault for sequence_id, fault in blamed.items()}}
+        return replace(sampled, step=replace(sampled.step, faults=faults))
 
     def call(self, address: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call the mixins' method ``name.method``; see `Mixins.call`."""
@@ -193,5 +196,5 @@ class Worker:
             rows = np.arange(end, forward.num_rows, dtype=np.int32)
             prompt = self._pipeline.score(output.logits, rows, score.token_ids, score.num_logprobs)
         if step is None:
-            return WorkerOutput(None, prompt)
+            return WorkerOutput(StepOutput(np.empty(0, dtype=np.int32)), prompt)
         return WorkerOutput(self._pipeline.run(output.logits, step, output.hidden_states, num_rows=end), prompt)

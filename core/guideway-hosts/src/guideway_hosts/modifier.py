@@ -181,7 +181,7 @@ class HostedModifier(LogitModifier[HostedState]):
             return last[0]
 
         faults = {
-            places[i]: Fault.of(self.plugin_of(own[i]), "prepare", error)
+            int(batch.slots[places[i]]): Fault.of(self.plugin_of(own[i]), "prepare", error)
             for i, error in enumerate(self._each(own, make))
             if isinstance(error, GuidewayError)
         }

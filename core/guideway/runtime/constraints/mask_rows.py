@@ -108,7 +108,7 @@ class MaskRows:
                 for i, state in zip(block.sequences, block.states, strict=True):
                     if empty[state.rows].any():
                         failed[i] = ConformanceError("it filled a row that allows no token")
-        faults = self._faults(states, failed, bitmask) if failed else {}
+        faults = self._faults(batch.slots, states, failed, bitmask) if failed else {}
         self._blocks = list(blocks.values())
         return Payload(np.array(rows, dtype=np.int32), {"bitmask": bitmask}, faults=faults)
 
@@ -273,7 +273,11 @@ class MaskRows:
         return accepted
 
     def _faults(
-        self, states: Sequence[GrammarState | None], failed: Mapping[int, BaseException], bitmask: Bitmask
+        self,
+        slots: NDArray[np.int32],
+        states: Sequence[GrammarState | None],
+        failed: Mapping[int, BaseException],
+        bitmask: Bitmask,
     ) -> dict[int, Fault]:
         """Return `Payload.faults`, and let the rows of failed and late states allow every token, so that the draw stays
         finite."""
@@ -285,5 +289,5 @@ class MaskRows:
             if isinstance(error, Late):
                 self.late.add(state)
             else:
-                faults[i] = Fault.of(f"grammar.{state.candidate.name}", "fill", error)
+                faults[int(slots[i])] = Fault.of(f"grammar.{state.candidate.name}", "fill", error)
         return faults

@@ -328,8 +328,8 @@ class ModifierSet:
         def apply_faults(payload: Payload | None) -> Payload | None:
             if payload is None or not payload.faults:
                 return payload
-            for i, fault in payload.faults.items():
-                sequences[i].fault = fault
+            for slot, sequence in zip(batch.slots.tolist(), sequences, strict=True):
+                sequence.fault = payload.faults.get(slot, sequence.fault)
             return replace(payload, faults={}) if len(payload) else None
 
         own = [i for i, state in enumerate(states) if state is not None]

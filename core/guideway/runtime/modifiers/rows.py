@@ -102,9 +102,10 @@ def check_payload(
     if not isinstance(rows, np.ndarray) or rows.dtype != np.int32 or rows.ndim != 1:
         raise ConformanceError("a payload's rows must be a NumPy array int32[m]")
     _check_plain("rows", rows)
-    for i, fault in payload.faults.items():
-        if not isinstance(fault, Fault) or i not in range(len(states)) or states[i] is None:
-            raise ConformanceError(f"a payload has {fault!r} as the fault of {i!r}, but that sequence has no state")
+    by_slot = dict(zip(batch.slots.tolist(), states, strict=True)) if payload.faults else {}
+    for slot, fault in payload.faults.items():
+        if not isinstance(fault, Fault) or by_slot.get(slot) is None:
+            raise ConformanceError(f"a payload has {fault!r} as the fault of slot {slot!r}, which has no state")
     if len(rows) == 0:
         return payload if payload.faults else None
     listed = rows.tolist()

@@ -8,7 +8,6 @@ and keeps its journal, from which it continues later.
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -72,8 +71,6 @@ class Pending:
     """A step whose tokens have not arrived."""
 
     request_ids: list[str] = field(default_factory=list)
-    starts: list[int] = field(default_factory=list)
-    """First row of each request, in the whole step."""
     parts: list[tuple[Part, list[int]]] = field(default_factory=list)
     """Parts, each with the positions of its sequences in `request_ids`."""
     batch: StepBatch | None = None
@@ -286,7 +283,7 @@ class Core:
         faulty.update(void)
         for i in faulty:  # tokens of this step are not final: allow only stop tokens
             rows, bitmask = _replace_masks(rows, bitmask, _rows_of([i], starts), self._closing_mask(states[i]))
-        pending = Pending(request_ids, starts[:-1].tolist(), late=[request_ids[i] for i in late])
+        pending = Pending(request_ids, late=[request_ids[i] for i in late])
         healthy = [(j, i) for j, i in enumerate(running) if states[i].shaped and i not in faulty]
         for draws in (False, True):
             if chosen := [(j, i) for j, i in healthy if states[i].draws is draws]:
@@ -322,8 +319,6 @@ class Core:
                 if result.records is not None and part.step.records is not None and part.step.records[row]:
                     first = int(part.step.records[:row].sum())
                     self._records[pending.request_ids[place]] = (result.records, first)
-        for row, fault in output.faults.items():
-            self.fail(pending.request_ids[bisect_right(pending.starts, row) - 1], fault)
 
     def sit_out(self, request_id: str) -> None:
         """Mark a request that was taken out of vLLM's batch because its masks were late."""

@@ -98,8 +98,8 @@ class GuestScheduler:
         guest_output = getattr(model_runner_output, ATTRIBUTE, None)
         if (pending := getattr(scheduler_output, ATTRIBUTE, None)) is not None:
             guest.take_output(pending, guest_output)
-        blamed = {} if guest_output is None else guest_output.blamed
-        for request_id, fault in blamed.items():
+        faults = {} if guest_output is None else guest_output.faults
+        for request_id, fault in faults.items():
             guest.fail(request_id, fault)
         if pending is not None:
             self._sit_out(guest, pending, model_runner_output)
@@ -114,7 +114,7 @@ class GuestScheduler:
         guest.take_back()
         if guest.finished:
             self._end(list(guest.finished), "FINISHED_STOPPED", outputs)
-        errors = {request_id: str(fault) for request_id, fault in blamed.items()}
+        errors = {request_id: str(fault) for request_id, fault in faults.items()}
         if guest_output is not None and guest_output.failure is not None:
             errors = dict.fromkeys(scheduler_output.num_scheduled_tokens, guest_output.failure)
         if errors:

@@ -59,12 +59,10 @@ class GuestOutput:
 
     parts: Sequence[StepOutput] = ()
     """Aligned with `GuestStep.parts`."""
-    faults: dict[int, Fault] = field(default_factory=dict)
-    """By row of the step, faults outside the parts."""
+    faults: dict[str, Fault] = field(default_factory=dict)
+    """By request, faults outside the parts: of the device, and of worker mixins."""
     failure: str | None = None
     """Error that ends every request of the step."""
-    blamed: dict[str, Fault] = field(default_factory=dict)
-    """By request, the fault that a worker mixin reports."""
 
 
 def select(step: StepInput, sequences: Sequence[int]) -> tuple[StepInput, NDArray[np.int32]]:

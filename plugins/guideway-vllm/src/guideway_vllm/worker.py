@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial, wraps
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from guideway.api import ConformanceError, Fault, PluginUnavailable, StepOutput, WorkerContext
+from guideway.api import ConformanceError, Fault, PluginUnavailable, StepBatch, StepOutput, WorkerContext
 from guideway.errors import GuidewayError, close_each, contain
 from guideway.pipeline import Pipeline
 from guideway.pipeline.mixins import Mixins
@@ -179,7 +180,8 @@ class GuestWorker:
             if self._failure is not None:
                 output, self._failure = GuestOutput(failure=self._failure), None
             elif self._blamed:
-                output, self._blamed = replace(output or GuestOutput(), blamed=self._blamed), {}
+                output = output or GuestOutput()
+                output, self._blamed = replace(output, faults={**output.faults, **self._blamed}), {}
             if output is not None:
                 inner = getattr(result, self._seams.inner, None)
                 if inner is None:  # vLLM shares one empty output among steps
@@ -221,8 +223,10 @@ class GuestWorker:
             rows = torch.from_numpy(target[part.rows].astype(np.int64)).to(logits.device)
             act = self._draw_part if part.draws else self._shape_part
             outputs.append(output := act(logits, rows, part, hidden(rows)))
-            self._close(logits, target[part.rows[list(output.faults)]], step.stop_token_id)
-        return logits, GuestOutput(tuple(outputs), faults) if outputs or faults else None
+            self._close(logits, target[part.rows[_meaningless(part.step.batch, output.faults)]], step.stop_token_id)
+        ends = np.cumsum(step.num_rows)
+        by_request = {step.request_ids[bisect_right(ends, row)]: fault for row, fault in faults.items()}
+        return logits, GuestOutput(tuple(outputs), by_request) if outputs or faults else None
 
     def _close(self, logits: Any, rows: NDArray[np.int32], stop_token_id: int) -> None:
         """Allow only a stop token in rows whose draw will not be final."""
@@ -266,6 +270,12 @@ class GuestWorker:
         logits[rows] = -torch.inf
         logits[rows, torch.from_numpy(output.token_ids.astype(np.int64)).to(logits.device)] = 0.0
         return output
+
+
+def _meaningless(batch: StepBatch, faults: Mapping[int, Fault]) -> list[int]:
+    """Return the rows of a batch from the fault of their sequence on."""
+    bounds = zip(batch.slots.tolist(), batch.row_start.tolist(), batch.row_start.tolist()[1:], strict=False)
+    return [row for slot, start, end in bounds if slot in faults for row in range(start + faults[slot].row, end)]
 
 
 def _rows(step: GuestStep, first_row: Mapping[str, int]) -> NDArray[np.int32]:

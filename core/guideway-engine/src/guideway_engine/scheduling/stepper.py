@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from guideway.api.provisional import Executor
-from guideway.api.steps import Fault, StepBatch, fail
+from guideway.api.steps import StepBatch, fail
 from guideway.runtime.runtime import Runtime
 
 from guideway_engine.scheduling.kv_cache import KVCache
@@ -78,12 +78,10 @@ class Stepper:
     def _report_failed(self, works: list[Work], outputs: list[Any]) -> list[SequenceOutput]:
         """Report the sequences that a mixin of any worker refuses to continue to the runtime, which ends the sampling
         ones. Return failed outputs for the others."""
-        faults: dict[str, Fault] = {}
-        for output in outputs:
-            faults |= output.faults
+        faults = {slot: fault for output in outputs for slot, fault in output.step.faults.items() if fault.row < 0}
         found = []
         for work in works if faults else ():
-            if (fault := faults.get(work.sequence.id)) is not None:
+            if (fault := faults.get(work.sequence.slots[0])) is not None:
                 self._runtime.fail(work.sequence.slots[0], fault)
                 if not work.samples:
                     found.append(SequenceOutput(work.sequence, (), [], fail(str(fault))))

@@ -77,10 +77,10 @@ class DecodeSteps:
 
     def build(self, works: list[Work]) -> ForwardStep:
         """Build the forward pass of a step. Rows of sequences that sample come first, in the order of `works`."""
-        first: list[tuple[Append, str]] = []
-        companions: list[tuple[Append, str]] = []
-        scores: list[tuple[Append, str]] = []
-        silent: list[tuple[Append, str]] = []
+        first: list[tuple[Append, SequenceState]] = []
+        companions: list[tuple[Append, SequenceState]] = []
+        scores: list[tuple[Append, SequenceState]] = []
+        silent: list[tuple[Append, SequenceState]] = []
         targets: list[int] = []
         for work in works:
             num_rows = 1 + len(work.drafts) if work.samples else 0
@@ -89,19 +89,20 @@ class DecodeSteps:
                     continue
                 if which == 0 and work.num_scored:
                     append = self._cache.append(slot, token_ids, work.num_scored)
-                    scores.append((append, work.sequence.id))
+                    scores.append((append, work.sequence))
                     end = append.length + len(token_ids)
                     targets += work.sequence.tokens(0, end - work.num_scored + 1, end + 1)
                     continue
                 append = self._cache.append(slot, token_ids, num_rows)
                 of_its_kind = silent if not num_rows else first if which == 0 else companions
-                of_its_kind.append((append, work.sequence.id))
+                of_its_kind.append((append, work.sequence))
         scored = [work for work in works if work.num_scored]
         ordered = [*first, *companions, *scores, *silent]
         first_move, moves = self._cache.moves()
         return ForwardStep(
             appends=[append for append, _ in ordered],
-            sequence_ids=[sequence_id for _, sequence_id in ordered],
+            sequence_ids=[sequence.id for _, sequence in ordered],
+            slots=[sequence.slots[0] for _, sequence in ordered],
             moves=moves,
             first_move=first_move,
             hidden_states=any(work.samples for work in works) and self._runtime.uses(Need.HIDDEN_STATES),
