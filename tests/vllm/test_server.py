@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.processes import hosts_of, tree, until
 from tests.vllm import faulty
@@ -373,6 +374,28 @@ def test_metrics_are_on_the_servers_page(server: Server, ask: Ask) -> None:
     assert re.search(r'^guideway_compile_seconds_count\{strategy="\w+"\} [1-9]', page, re.M)
     assert "# HELP guideway_fill_seconds Seconds by the clock" in page
     assert "# HELP guideway_step_seconds Seconds by the clock" in page
+
+
+def test_metrics_of_the_engine_core_are_on_the_servers_page(server: Server, ask: Ask) -> None:
+    """They are measured in another process. A step is added when the next one begins."""
+
+    def seen() -> dict[str, float]:
+        page = httpx.get(f"{server.url}/metrics", timeout=60).text
+        samples = [s for family in text_string_to_metric_families(page) for s in family.samples]
+        return {" ".join([s.name, *s.labels.values()]): s.value for s in samples if s.name.startswith("guideway_")}
+
+    wanted = {"structured_outputs": {"regex": "([a-z]{1,4} ?){3,40}"}, "temperature": 1.5, "seed": 7, "n": 8}
+    before = seen()
+    told = report_of(ask.chat(**wanted, max_tokens=12))
+    added = {name: value - before.get(name, 0.0) for name, value in seen().items()}
+    closed = sum(each.get("closed_early", False) for each in told["outputs"])
+    assert closed, "the test is of closing"
+    assert added[f"guideway_closed_early_total {told['strategy']}"] == closed
+    assert added[f"guideway_compile_seconds_count {told['strategy']}"] == 2, "front end and engine core"
+    num_steps = added["guideway_step_seconds_count prepare"]
+    assert num_steps >= 11
+    assert added["guideway_step_seconds_bucket +Inf prepare"] == num_steps
+    assert 0 < added["guideway_step_seconds_sum prepare"] < 60 * num_steps
 
 
 def test_a_response_format_that_is_wrong_is_refused(ask: Ask) -> None:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from typing import Any
 
 from guideway.errors import Unhealthy
 
+from guideway_vllm.cores import Question
+
 __all__ = ["METHOD", "CoreHealth", "unhealthy"]
 
-log = logging.getLogger("vllm.guideway")
-
 METHOD = "guideway_unhealthy"
-"""Name of a method added to vLLM's engine core, which runs between two steps."""
+"""Name of a method added to vLLM's engine core."""
 
 WITHIN = 0.02
-"""Seconds that a probe waits for an answer. After that it uses the last one, so that long steps do not delay it."""
-
-FIRST_WITHIN = 5.0
-"""The same while there is no last one: the core may still be starting its hosts."""
+"""Seconds that a probe waits for an answer, so that long steps do not delay it."""
 
 
 def unhealthy(core: Any) -> str:
@@ -34,27 +29,12 @@ def unhealthy(core: Any) -> str:
 
 
 class CoreHealth:
-    """Asks the engine cores with each probe, but once at a time. For use in one event loop."""
+    """Health of the cores of one client."""
 
     def __init__(self) -> None:
-        self._asking: asyncio.Task[None] | None = None
-        self._said: list[str] | None = None
+        self._question = Question(METHOD, WITHIN)
 
     async def check(self, client: Any) -> None:
         """Raise `Unhealthy` if a core of this client is unhealthy."""
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._ask(client))
-        await asyncio.wait([self._asking], timeout=FIRST_WITHIN if self._said is None else WITHIN)
-        if self._said:
-            raise Unhealthy("; ".join(f"in the engine core {why}" for why in self._said))
-
-    async def _ask(self, client: Any) -> None:
-        try:
-            if hasattr(client, "call_utility_all_async"):
-                answers = await client.call_utility_all_async(METHOD)
-            else:  # vLLM before 0.32 returns only the first core's answer
-                answers = [await client.call_utility_async(METHOD)]
-        except Exception as error:  # the core is shutting down, which vLLM reports itself
-            log.debug("the engine core was not asked for its health: %s", error)
-            return
-        self._said = [why for why in answers if why]
+        if said := [why for why in await self._question.ask(client) if why]:
+            raise Unhealthy("; ".join(f"in the engine core {why}" for why in said))

@@ -9,6 +9,7 @@ streams                                ``chat_completion_stream_generator``, ``c
 errors of failed requests              ``_raise_if_error``
 streams that end with an error         ``responses_stream_generator``, ``message_stream_converter``
 shutdown                               ``_SwappableExecutor.submit``, which runs the tokenizer
+metrics                                ``attach_router``, which adds ``/metrics``
 =====================================  ================================================================================
 """
 
@@ -28,6 +29,7 @@ from guideway.api import InvalidConfiguration
 from guideway.errors import passable
 
 from guideway_vllm.answers import StreamReports, add_up, shutdown_error
+from guideway_vllm.metrics import show_cores
 from guideway_vllm.requests import ON_UNENFORCED_KEY, SHORT_BUDGET_KEY, asks_of_beams, is_strict, requires_call
 from guideway_vllm.steps import ATTRIBUTE
 from guideway_vllm.wrapping import lacks, wrap
@@ -271,6 +273,15 @@ def _around_submit(submit: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+def _around_attach_metrics(attach: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(app: Any) -> None:
+        attach(app)
+        if SERVING:
+            show_cores(app)
+
+    return wrapped
+
+
 OPENAI = "vllm.entrypoints.openai"
 UNHEARD = "`strict` of a request is not heard"
 UNTOLD = "streams do not have what guideway tells"
@@ -346,6 +357,11 @@ IN_SERVER: dict[str, tuple[Callable[..., Any], tuple[str, ...], str]] = {
         UNENDED,
     ),
     "vllm.renderers.base:_SwappableExecutor.submit": (_around_submit, (), UNSAID),
+    "vllm.entrypoints.serve.instrumentator.metrics:attach_router": (
+        _around_attach_metrics,
+        ("app",),
+        "guideway's metrics of the engine core are not at /metrics",
+    ),
 }
 """Places to change in vLLM's HTTP server, each with the parameters relied on and the feature that is missing without
 it. vLLM drops ``strict``, and its streams have no field for guideway's report."""

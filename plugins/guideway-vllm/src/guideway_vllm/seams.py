@@ -20,6 +20,8 @@ from guideway.errors import Unhealthy
 from guideway_vllm.answers import add_up, is_recorded, report_of, set_report, shutdown_error, with_records
 from guideway_vllm.drafts import around_create_speculative_config
 from guideway_vllm.health import METHOD, unhealthy
+from guideway_vllm.metrics import METHOD as SAMPLES
+from guideway_vllm.metrics import samples
 from guideway_vllm.steps import ATTRIBUTE, RECORDS
 from guideway_vllm.wrapping import lacks, look_up, wrap
 
@@ -47,7 +49,9 @@ def install() -> None:
         )
     for path, (_, around) in WRAPPED.items():
         wrap(path, around)
-    setattr(look_up("vllm.v1.engine.core:EngineCore.shutdown")[0], METHOD, unhealthy)
+    core, _, _ = look_up("vllm.v1.engine.core:EngineCore.shutdown")
+    for name, method in {METHOD: unhealthy, SAMPLES: samples}.items():
+        setattr(core, name, method)
 
 
 def missing_seams() -> list[str]:
