@@ -369,7 +369,7 @@ class Closer:
                 else:
                     on_way = [(other, to) for other in ways if (to := other.follow(written)) is not None]
                     others = on_way if (way, at) in on_way else []
-                    rests = [Way(other.text[to:], position, self._lexicon) for other, to in [(way, at), *others]]
+                    rests = [other.rest(to, position) for other, to in [(way, at), *others]]
                 return self._record_of(rests, record.lifts_bans, record.until)
         return None
 

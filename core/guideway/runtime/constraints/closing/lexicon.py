@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Collection, Sequence
 from functools import cached_property, lru_cache
 
@@ -60,7 +59,6 @@ class Lexicon:
         self.tokens = vocabulary.tokens
         self._special = {i: name.encode() for i, name in vocabulary.special_tokens.items()}
         self.words = num_words(vocabulary.logits_width)
-        self._spelled: deque[tuple[bytes, list[int], list[int]]] = deque(maxlen=8)
         kept = lru_cache(MOST_KEPT)
         self.spell = lru_cache(16 * MOST_KEPT)(self._spell)
         self.which, self.groups_of = kept(self._which), kept(self._groups_of)
@@ -144,25 +142,13 @@ class Lexicon:
         positions of a pair in `avoid`.
         """
         size, ids, longest = len(text), self.ids, self.longest
-        is_plain = allowed is None and not avoid
-        cost, lengths = [0], [0]
-        for known, its_cost, its_lengths in self._spelled if is_plain else ():
-            pairs = zip(reversed(text), reversed(known), strict=False)  # consecutive texts often have the same end
-            num_equal = next((i for i, (a, b) in enumerate(pairs) if a != b), min(size, len(known)))
-            if num_equal >= len(cost):
-                cost, lengths = its_cost[len(known) - num_equal :], its_lengths[len(known) - num_equal :]
-        begin = size + 1 - len(cost)
-        cost, lengths = [MOST] * begin + cost, [0] * begin + lengths
-        for at in range(begin - 1, -1, -1):
-            best = MOST
+        cost, lengths = [MOST] * size + [0], [0] * (size + 1)
+        for at in range(size - 1, -1, -1):
             for end in range(min(size, at + longest), at, -1):
-                if cost[end] + 1 >= best or (token_id := ids.get(text[at:end])) is None:
+                if cost[end] + 1 >= cost[at] or (token_id := ids.get(text[at:end])) is None:
                     continue
                 if (allowed is None or allowed[token_id]) and (at, end) not in avoid:
-                    best, lengths[at] = cost[end] + 1, end - at
-            cost[at] = best
-        if is_plain:
-            self._spelled.append((text, cost, lengths))
+                    cost[at], lengths[at] = cost[end] + 1, end - at
         return cost, lengths
 
     def bits(self, row: bytes) -> NDArray[np.bool_]:

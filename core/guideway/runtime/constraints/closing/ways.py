@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from copy import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -64,6 +65,13 @@ class Way:
             if (token_id := self._lexicon.ids.get(self.text[:end])) is not None:
                 yield token_id, end
 
+    def rest(self, at: int, position: Position) -> Way:
+        """Return the way from byte `at` on, which is at `position`."""
+        found = copy(self)
+        found.text, found._costs, found._lengths = self.text[at:], self._costs[at:], self._lengths[at:]
+        found._begin, found._places, found._joints = position, self._places[at:], {}
+        return found
+
     def follow(self, written: bytes) -> int | None:
         """Return the byte of the way at which an output is that wrote `written` since the way's beginning.
 
@@ -91,12 +99,13 @@ class Way:
 
     def _find_places(self) -> None:
         """Find the place before each byte, and the bytes to join at each place."""
-        if not self._places:
-            position, places = self._begin, self._places
+        position, places = self._begin, self._places
+        if not places:
             places.append(_kind(position.json))
             for i in range(len(self.text)):
                 position = position.after(self.text[i : i + 1])
                 places.append(_kind(position.json))
+        if not self._joints:
             for i, place in enumerate(places):
                 is_last = place[0] not in IN_STRING or places[i + 1 : i + 2] != [place]
                 if is_last and len(found := self._joints.setdefault(place, [])) < MOST_JOINTS:
