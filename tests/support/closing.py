@@ -120,7 +120,8 @@ def drawn(
     *,
     beginnings: Beginnings | None = None,
 ) -> bytes | None:
-    """Return the text of an output; None if it is not complete within its budget."""
+    """Return the text of an output; None if it is not complete within its budget. JSON is complete with a stop token,
+    other text also without one."""
     rng, matcher = random.Random(seed), new_matcher(strategy, grammar, STOPS)
     closer, output = Closer(LEXICON, STOPS, budget, None, beginnings), list[int]()
     while len(output) < budget.num_tokens and not matcher.is_terminated():
@@ -128,4 +129,5 @@ def drawn(
         assert matcher.accept((token_id,)) == 1
         closer.accept((token_id,))
         output.append(token_id)
-    return VOCABULARY.decode(output) if matcher.is_terminated() else None
+    is_whole = matcher.is_terminated() or (not budget.reserve.is_json and matcher.is_accepting())
+    return VOCABULARY.decode(output) if is_whole else None

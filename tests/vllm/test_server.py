@@ -243,6 +243,17 @@ def test_a_call_is_whole_or_refused(ask: Ask, choice: Any) -> None:
         ask.chat(**wanted, max_tokens=40, vllm_xargs={"guideway.short_budget": "perhaps"})
 
 
+@pytest.mark.parametrize("strategy", ["llguidance", "xgrammar"])
+def test_text_around_calls_lacks_nothing_where_its_limit_cuts_it(ask: Ask, strategy: str) -> None:
+    wanted = {"vllm_xargs": {"guideway.strategy": strategy}, "tools": TOOLS, "tool_choice": "auto"}
+    free = ask.chat(max_tokens=40).choices[0].message.content
+    for limit in (1, 2, 3, 5, 8):
+        answer = ask.chat(**wanted, max_tokens=limit)
+        assert report_of(answer) == {"strategy": strategy}
+        assert answer.choices[0].finish_reason == "length"
+        assert free.startswith(answer.choices[0].message.content)
+
+
 @pytest.mark.parametrize(
     "wanted",
     [

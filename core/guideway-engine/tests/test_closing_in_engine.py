@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 from guideway import Choice, Engine, FinishReason, JsonSchema, Regex, SamplingParams
-from guideway.api import Constraint, InvalidRequest
+from guideway.api import Constraint, Grammar, InvalidRequest, StructuralTag
 from guideway.runtime.constraints.grammar_mask import GrammarMask
 from prometheus_client import REGISTRY
 
@@ -193,6 +193,41 @@ def test_hosts_drafts_and_forks_change_no_token(engine: Engine) -> None:
         (drafted,) = drafting.generate([PROMPT], params)
     assert [output.token_ids for output in drafted.outputs] == [output.token_ids for output in expected.outputs]
     assert [output.closed_early for output in drafted.outputs] == [output.closed_early for output in expected.outputs]
+
+
+CALL = {
+    "begin": '<call>{"name": "look", "arguments": ',
+    "content": {"type": "json_schema", "json_schema": README},
+    "end": "}</call>",
+}
+
+
+def tags(strategy: str, *, required: bool) -> StructuralTag:
+    tag = {"type": "triggered_tags", "triggers": ["<call>"], "tags": [CALL], "at_least_one": required}
+    return StructuralTag({"type": "structural_tag", "format": tag}, strategy=strategy)
+
+
+@pytest.mark.parametrize("strategy", everyday(["llguidance", "xgrammar"], "xgrammar"))
+@pytest.mark.parametrize("kind", ["free text", "text after a call", "letters", "lark"])
+def test_text_that_is_complete_where_it_is_cut_lacks_nothing_and_is_the_models_own(
+    engine: Engine, strategy: str, kind: str
+) -> None:
+    constraint: Constraint = {
+        "free text": tags(strategy, required=False),
+        "text after a call": tags(strategy, required=True),
+        "letters": Regex("[a-z ]*", strategy=strategy),
+        "lark": Grammar("start: /(?s:.*)/", "lark"),
+    }[kind]
+    (free,) = engine.generate([PROMPT], SamplingParams(max_tokens=140, constraint=constraint, close=False))
+    decode, first = engine._runtime.context.vocabulary.decode, 0
+    while kind == "text after a call" and b"</call>" not in decode(free.token_ids[:first]):
+        first += 1
+    limits = range(first + 1, first + 41)
+    wanted = [SamplingParams(max_tokens=limit, constraint=constraint) for limit in limits]
+    for limit, result in zip(limits, engine.generate([PROMPT] * len(limits), wanted), strict=True):
+        assert result.token_ids == free.token_ids[:limit]
+        assert (result.unenforced, result.closed_early) == ((), False), (limit, result.text)
+        assert limit >= len(free.token_ids) or result.finish_reason is FinishReason.LENGTH
 
 
 def test_the_raw_behavior_can_be_asked_for(engine: Engine) -> None:

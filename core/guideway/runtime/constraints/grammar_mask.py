@@ -204,8 +204,16 @@ class GrammarMask(WorkerMask[GrammarState]):
         return room > enough or (enough if state.shortest is None else state.shortest) <= room
 
     def is_closed(self, state: GrammarState | None) -> bool:
-        """Return whether the output of a sequence is complete, or may be cut."""
-        return state is None or state.terminated or state.reserve is None
+        """Return whether the output of a sequence is complete where it is cut, or may be cut. False also if the
+        constraint has not begun, or the strategy fails."""
+        if state is None or state.terminated or state.reserve is None:
+            return True
+        try:
+            return state.begins_in == 0 and state.job.matcher.is_accepting()
+        except BaseException as error:
+            contain(error)
+            log.warning("grammar.%s failed when asked for the end", state.candidate.name, exc_info=True)
+            return False
 
     def first_closed(self, state: GrammarState | None) -> int | None:
         """Return the first row of a sequence in the last step from which closing took tokens; None if there is none."""

@@ -222,11 +222,13 @@ class Closer:
             until = record.until if record.lifts_bans else num_accepted + room // (reserve.growth + 1)
             return replace(record, until=until), None
         past, lifts_bans = self._accepted, record.lifts_bans
+        # text that is complete needs no stop token while it stays complete; a number that is cut is another number
+        is_whole = not reserve.is_json and matcher.is_accepting()
         judge = Judge(
             lexicon=self._lexicon,
             prover=self._prover(matcher, lifts_bans, WORK // 2),
             position=self._position(num_accepted),
-            limit=left - 1,
+            limit=max(left - 1, int(is_whole)),
             ways=list(ways),
             apart=() if self._avoided is None or lifts_bans else self._avoided.groups(past),
             find=partial(self._find_after, lifts_bans),
