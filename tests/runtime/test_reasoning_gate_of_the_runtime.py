@@ -31,6 +31,7 @@ from guideway.runtime import Journal, Runtime
 from guideway_conformance.grammar.vocabularies import GreedyEncoder
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
+from prometheus_client import REGISTRY
 
 from tests.support.fake_host import FakeHost
 from tests.support.moves import moved, rebuilt
@@ -70,6 +71,13 @@ def allowed_tokens(subject: Runtime, drafts: Sequence[int] = (), slot: int = 0) 
 
 def accept(subject: Runtime, token_ids: Sequence[int], slot: int = 0) -> str:
     return subject.accept_one(slot, 0, list(token_ids)).action
+
+
+def count_released(subject: Runtime) -> float:
+    """Release the sequence in slot 0 and return how many outputs that were closed early this counted."""
+    before = REGISTRY.get_sample_value("guideway_closed_early_total", {"strategy": "reference"}) or 0
+    subject.release(0)
+    return (REGISTRY.get_sample_value("guideway_closed_early_total", {"strategy": "reference"}) or 0) - before
 
 
 EVERY = set(range(len(TOKENS)))
@@ -152,6 +160,7 @@ def test_the_marker_is_forced_when_what_is_left_is_marker_and_completion() -> No
     assert action == "finish"
     assert subject.closed_early(0)
     assert subject.unenforced(0) == ()
+    assert count_released(subject) == 1
 
 
 def test_what_is_cut_all_the_same_was_not_closed() -> None:
@@ -162,6 +171,7 @@ def test_what_is_cut_all_the_same_was_not_closed() -> None:
         accept(subject, [token_id])
     assert subject.unenforced(0) == ("closing",)
     assert not subject.closed_early(0)
+    assert count_released(subject) == 0
 
 
 def test_without_closing_nothing_is_forced_by_the_limit() -> None:

@@ -636,7 +636,7 @@ class Completion:
     answer_start: int = 0
     """The offset in `text` after the reasoning and its marker; without reasoning, the start of the generated text."""
     closed_early: bool = False
-    """True if the output was shortened so that it is complete within its limit."""
+    """True if the output may have been changed so that it is complete within its limit."""
     valid: bool | None = None
     """True if the text satisfies the constraint, and the type that was given as constraint accepts it; None if it was
     not checked (`SamplingParams.on_unenforced`, `SamplingParams.max_retries`), failed or was aborted, or if the check

@@ -87,7 +87,7 @@ from guideway.runtime.modifiers.rows import companion_rows, feedback_of, history
 from guideway.runtime.modifiers.warp_builder import WarpBuilder, banned_by
 from guideway.runtime.sequences.journal import Journal
 from guideway.runtime.sequences.slots import Slots
-from guideway.runtime.work.metrics import LATE_ROWS
+from guideway.runtime.work.metrics import CLOSED_EARLY, LATE_ROWS
 from guideway.runtime.work.quarantine import Quarantine
 from guideway.runtime.work.shared_work import PluginUses
 from guideway.runtime.work.step_clock import StepClock
@@ -410,7 +410,9 @@ class Runtime:
 
     def release(self, slot: int, *, ended: bool = True) -> None:
         """Free `slot`, whose sequence has ended. With ``ended=False`` the sequence may be started again."""
-        sequence = self._sequence(slot)
+        sequence, strategy = self._sequence(slot), self.strategy(slot)
+        if ended and strategy is not None and self.closed_early(slot):
+            CLOSED_EARLY.labels(strategy).inc()
         try:
             self._slots.vacate(slot)
             self._modifiers.release(sequence.states)
@@ -458,12 +460,11 @@ class Runtime:
         return self._mask.losses(self._modifiers.state(self._slots[slot], self._mask))
 
     def closed_early(self, slot: int) -> bool:
-        """Return whether closing changed the output in `slot` so that it could be completed."""
-        if CLOSING in self.unenforced(slot):
-            return False
+        """Return whether closing may have changed the output in `slot`, so that it could be completed."""
         sequence = self._slots[slot]
         gate = self._gate_of(sequence)
-        return sequence.journal.closed_early or (gate is not None and gate.at.is_over and gate.at.was_cut)
+        may_differ = sequence.journal.closed_early or (gate is not None and gate.at.is_over and gate.at.was_cut)
+        return may_differ and CLOSING not in self.unenforced(slot)
 
     def answer_start(self, slot: int) -> int | None:
         """Return the number of tokens before the answer in `slot`; None while that is undecided."""

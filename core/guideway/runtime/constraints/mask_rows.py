@@ -20,7 +20,7 @@ from guideway.runtime.constraints.home import Home
 from guideway.runtime.constraints.mask_block import GUARD, Late, fill_between_guards
 from guideway.runtime.sequences.journal import Journal
 from guideway.runtime.sequences.replay import fill_jobs
-from guideway.runtime.work.metrics import CLOSED_EARLY, FILL_SECONDS
+from guideway.runtime.work.metrics import FILL_SECONDS
 from guideway.runtime.work.step_clock import StepClock
 from guideway.runtime.work.stopwatch import Stopwatch
 
@@ -152,9 +152,7 @@ class MaskRows:
             self.closing.discard(state)
             if state.end is not None and state.end not in journal.ends[-1:]:
                 journal.ends.append(state.end)
-            if state.closed_early and not journal.closed_early:
-                journal.closed_early = True
-                CLOSED_EARLY.labels(state.candidate.name).inc()
+            journal.closed_early |= state.closed_early
 
     def forbade(self, state: GrammarState, token_ids: Sequence[int]) -> bool:
         """Return whether the last step's mask forbade one of these tokens, which were drawn in that step."""
