@@ -93,3 +93,19 @@ def test_a_front_end_with_other_plugins_is_not_believed(llm: Any, monkeypatch: p
     (output,) = llm.generate(["x"], params(SCHEMA), use_tqdm=False)
     assert output.outputs[0].finish_reason == "error"
     assert "do not run the same plugins" in output.kv_transfer_params["guideway"]["error"]
+
+
+def test_a_trial_without_modifiers_starts_no_matcher(llm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What refuses a limit is the search for the shortest output, not a start."""
+    from vllm.exceptions import VLLMValidationError
+
+    front_end, started = llm.llm_engine.input_processor.guideway, []
+    start = front_end._runtime.start
+    monkeypatch.setattr(front_end._runtime, "start", lambda *args: (started.append(args), start(*args)))
+    asked = params(SCHEMA, **{"guideway.short_budget": "refuse"})
+    (output,) = llm.generate(["x"], asked, use_tqdm=False)
+    assert output.outputs[0].finish_reason == "stop"
+    asked.max_tokens = 2
+    with pytest.raises(VLLMValidationError, match="into the 2 tokens that are left for it"):
+        llm.generate(["x"], asked, use_tqdm=False)
+    assert not started

@@ -293,7 +293,7 @@ class Runtime:
             )
         compilation = self._compiler.submit(request, grammar)
         prompts = [companion.prompt_token_ids for _, companion in companions]
-        self._open.open(request, compilation, prompts, bans, opening, short_budget if params.close else "cut")
+        self._open.open(request, compilation, prompts, bans, opening)
         return Admission(
             request,
             compilation,
@@ -788,10 +788,13 @@ class Runtime:
         """Return the parameters of the search for the request's shortest output, or None if none is needed. `others`
         are the prompts of its companions."""
         params = request.params
-        reasons = self._gate is not None and params.reasoning is not False
-        if not params.close or not (short_budget != "cut" or reasons):
+        reasons, refuses = self._gate is not None and params.reasoning is not False, short_budget == "refuse"
+        if not params.close or not (refuses or reasons):
             return None
-        return self._mask.search_parameters(params, self._open.room_with(request, others) - 1, bans, always=reasons)
+        room = self._open.room_with(request, others)
+        if self._gate is not None and params.reasoning:  # if both do not fit, the marker is forced at once
+            room = max(0, room - len(self._gate.marker.endings[0]))
+        return self._mask.search_parameters(params, room, bans, refuses=refuses, always=reasons)
 
     def _validate(self, request: Request) -> Request:
         return validate_request(
@@ -821,11 +824,6 @@ class Runtime:
             start = None if gate is not None and gate.reasons else 0
             if start is None:
                 journal.constraint_start = None
-            short_budget = self._open.short_budget(journal.request)
-            if short_budget != "cut" and not journal.token_ids:
-                # if both do not fit, the marker is forced at once
-                marker = 0 if start == 0 or self._gate is None else len(self._gate.marker.endings[0])
-                self._mask.check_room(state, max(0, room - marker))
             self._mask.begin_after(state, start, room, journal.end)
             if self._gate is not None and gate is not None:
                 self._gate.begin(gate, room, state)

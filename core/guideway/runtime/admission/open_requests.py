@@ -33,7 +33,6 @@ class OpenRequest:
     """Bans to apply to the masks of its sequences."""
     opening: Opening | None
     """What the outputs of its sequences must begin with."""
-    short_budget: ShortBudget
 
 
 class OpenRequests:
@@ -64,7 +63,6 @@ class OpenRequests:
         companions: Sequence[Sequence[int]],
         bans: Bans | None,
         opening: Opening | None,
-        short_budget: ShortBudget,
     ) -> None:
         """Add a request, with the prompts of the companions of each of its sequences. If its id was added concurrently,
         cancel the compilation and raise `InvalidRequest`."""
@@ -77,7 +75,7 @@ class OpenRequests:
                 raise
             room = self.room_with(request, companions)
             num_sequences = request.params.num_sequences
-            self._all[request.request_id] = OpenRequest(num_sequences, compilation, room, bans, opening, short_budget)
+            self._all[request.request_id] = OpenRequest(num_sequences, compilation, room, bans, opening)
 
     def expect_another(self, request: Request) -> None:
         """Count one more sequence of an open request."""
@@ -111,11 +109,6 @@ class OpenRequests:
         """Return what the outputs of a request's sequences must begin with."""
         known = self._all.get(request.request_id)
         return None if known is None else known.opening
-
-    def short_budget(self, request: Request) -> ShortBudget:
-        """Return what becomes of a request whose limit no output fits."""
-        known = self._all.get(request.request_id)
-        return "cut" if known is None else known.short_budget
 
     def room_with(self, request: Request, others: Sequence[Sequence[int]] = ()) -> int:
         """Return the most tokens that a sequence may have if it shares the context length with companions."""

@@ -108,7 +108,9 @@ class SearchParameters:
     """Parameters of the search for a constraint's shortest output."""
 
     room: int
-    """Token budget."""
+    """Token budget of the output."""
+    refuses: bool
+    """True if the request is refused if its shortest output does not fit into the budget."""
     always: bool
     """True to search whatever the budget; False to search only if the output may not fit into it."""
     stop_token_ids: frozenset[int]
@@ -117,7 +119,19 @@ class SearchParameters:
 
     def is_near(self, reserve: Reserve) -> bool:
         """Return whether the output may not fit, so that the length must be known before admission."""
-        return self.room <= reserve.level + reserve.growth
+        return self.room - 1 <= reserve.level + reserve.growth
+
+    def refusal(self, shortest: int | None) -> InvalidRequest | None:
+        """Return the error of a request whose shortest output that was found has these tokens; None if it is
+        served."""
+        if not self.refuses or shortest is None or shortest <= self.room:
+            return None
+        return InvalidRequest(
+            f"no output of this constraint fits into the {self.room} tokens that are left for it: the shortest one "
+            f"found has {shortest}, including the stop token; raise max_tokens, shorten the prompt, or set close=False "
+            "to allow a cut output",
+            field="max_tokens",
+        )
 
     @property
     def weight(self) -> int:
@@ -139,7 +153,7 @@ class Shortest:
 
     def find(self, compiled: Compilation, search: SearchParameters, tenant: str = "") -> Steps[Compilation | None]:
         """Set `shortest` of a compilation if `search` asks for it. Ends with `LimitExceeded` or `PluginError` if the
-        length must be known."""
+        length must be known, and with `InvalidRequest` if it is refused."""
         is_near = search.is_near(compiled.reserve)
         if not (search.always or is_near):
             return None, compiled
@@ -159,6 +173,8 @@ class Shortest:
         done = self._work.submit([f"grammar.{candidate.name}"], key, work, owner=tenant)
         yield from self._work.wait_for(done, key, tenant)
         if (error := error_of(done)) is None:
+            if (refusal := search.refusal(done.result())) is not None:
+                return refusal, None
             return None, replace(compiled, shortest=done.result())
         if is_near:
             return error, None

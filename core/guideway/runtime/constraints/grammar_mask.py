@@ -102,13 +102,13 @@ class GrammarMask(WorkerMask[GrammarState]):
         return (yield from self._shortest.find(compiled, search, tenant))
 
     def search_parameters(
-        self, params: SamplingParams, room: int, bans: Bans | None, *, always: bool
+        self, params: SamplingParams, room: int, bans: Bans | None, *, refuses: bool, always: bool
     ) -> SearchParameters:
-        """Return the parameters of the search for a request's shortest output in `room` tokens. Set `always` if the
-        budget may still shrink, as it does while the request reasons."""
+        """Return the parameters of the search for a request's shortest output in `room` tokens, which `refuses` it if
+        it does not fit. Set `always` if the budget may still shrink, as it does while the request reasons."""
         own = _bans(params)
         bans = own if bans is None else replace(bans, stop=own.stop)
-        return SearchParameters(room, always, self._stop_token_ids(params), bans)
+        return SearchParameters(room, refuses, always, self._stop_token_ids(params), bans)
 
     def close(self) -> None:
         """Stop compiling."""
@@ -183,18 +183,6 @@ class GrammarMask(WorkerMask[GrammarState]):
         state.closed_early, state.canonical = False, ()
         state.forecast = state.forecast and state.forecast.restart()
         recycle(state.grammar, old)
-
-    def check_room(self, state: GrammarState | None, room: int) -> None:
-        """Raise `InvalidRequest` if the shortest output that a search found does not fit into `room` tokens, at the
-        start of a sequence."""
-        if state is None or state.reserve is None or state.shortest is None or state.shortest <= room:
-            return
-        raise InvalidRequest(
-            f"no output of this constraint fits into the {room} tokens that are left for it: the shortest one found "
-            f"has {state.shortest}, including the stop token; raise max_tokens, shorten the prompt, or set close=False "
-            "to allow a cut output",
-            field="max_tokens",
-        )
 
     def fits(self, state: GrammarState | None, room: int) -> bool:
         """Return whether `room` tokens are enough for a whole output, or the output may be cut."""

@@ -286,13 +286,12 @@ class FrontEnd:
         may still be compiling then."""
         admission = self._runtime.admit(request, bans, short_budget=short_budget)
         constraint = admission.request.params.constraint
-        refuses = (short_budget or self._config.short_budget) != "cut"
         try:
             yield admission
             if not admission.ready():
                 with self._slot:
                     return list(self._runtime.may_act(admission)), constraint
-            if self._config.modifiers or refuses:
+            if self._config.modifiers:
                 return self._start(admission), constraint
             if admission.compilation is not None:
                 admission.compilation.result()
