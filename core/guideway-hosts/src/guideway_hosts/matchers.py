@@ -431,10 +431,8 @@ class MatcherHost:
             self._deliver(step)
             return ()
 
-        def fail(i: int, cause: HostDied) -> None:
-            jobs[i].error = cause.error()
-
-        isolate(left, attempt, matchers.__getitem__, fail)
+        for i, died in isolate(attempt, {i: matchers[i] for i in left}).items():
+            jobs[i].error = died.error()
 
     def _take(self, job: FillJob, bitmask: Bitmask, accepted: NDArray[np.int32], i: int) -> bool:
         """Set a job's rows and count, or its error, from its matcher's answer.

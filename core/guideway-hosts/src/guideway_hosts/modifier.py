@@ -298,10 +298,8 @@ class HostedModifier(LogitModifier[HostedState]):
             answers.update(zip(left, self._tell(make(left, apart), [states[i] for i in left]).results, strict=True))
             return left
 
-        def fail(i: int, died: HostDied) -> None:
+        for i, died in isolate(attempt, dict(enumerate(states))).items():
             answers[i] = self._error(died, phase)
-
-        isolate(range(len(states)), attempt, states.__getitem__, fail)
         return [answers[i] for i in range(len(states))]
 
     def _ask_each(self, method: str, states: Sequence[HostedState], arguments: Sequence[Sequence[Any]]) -> list[Any]:

@@ -10,7 +10,7 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import RLock
 from typing import Any, TypeVar
@@ -112,47 +112,39 @@ LIVING: WeakValueDictionary[int, Remote] = WeakValueDictionary()
 """All objects in hosts, by number."""
 
 
-def isolate(
-    items: Sequence[T],
-    call: Callable[[list[T], bool], Sequence[T]],
-    subject: Callable[[T], Subject],
-    fail: Callable[[T, HostDied], object],
-) -> None:
+def isolate(call: Callable[[list[int], bool], Sequence[int]], items: Mapping[int, Subject]) -> dict[int, HostDied]:
     """Do the work for all items at once. If the host dies and it is unknown over which item, continue one by one.
 
-    ``call(left, apart)`` returns the items that are done. An item whose host exceeded a limit or crashed fails. If the
-    host was killed from outside, the item is tried again, `MAX_DEATHS` times in all.
+    ``call(left, apart)`` returns the keys of the items that are done. Return by key why the others failed: their host
+    exceeded a limit or crashed, or it was killed from outside `MAX_DEATHS` times.
     """
-    left, apart = list(items), False
+    left, apart, failed = list(items), False, dict[int, HostDied]()
     while left:
         try:
             done = call(left, apart)
         except HostDied as died:
-            known = [item for item in left if subject(item).number == died.working_on]
+            known = [key for key in left if items[key].number == died.working_on]
             if died.working_on is not None and not known:  # the host was working on something else
                 continue
             apart = apart or not known
-            for item in known or list(left):
-                if subject(item).died(died.by_itself and bool(known)):
-                    fail(item, died)
-                    left.remove(item)
+            failed |= {key: died for key in known or left if items[key].died(died.by_itself and bool(known))}
+            left = [key for key in left if key not in failed]
         else:
-            left = [item for item in left if item not in done] if len(done) < len(left) else []
+            left = [key for key in left if key not in done] if len(done) < len(left) else []
+    return failed
 
 
 def retry(subject: S, call: Callable[[S], T]) -> T:
     """Return the result of a call about one subject, repeated as `isolate` does. Raises `HostDied`."""
     found: list[T] = []
 
-    def attempt(left: list[S], _: bool) -> list[S]:
+    def attempt(left: list[int], _: bool) -> list[int]:
         found.append(call(subject))
         subject.deaths = 0
         return left
 
-    def fail(_: S, died: HostDied) -> None:
+    for died in isolate(attempt, {0: subject}).values():
         raise died
-
-    isolate([subject], attempt, lambda each: each, fail)
     return found[-1]
 
 
