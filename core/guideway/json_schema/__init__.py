@@ -27,7 +27,7 @@ from guideway.json_schema.patterns import pattern_details
 from guideway.json_schema.places import locate, places, prefix_errors
 from guideway.json_schema.tags import schemas_in, tag_nodes, tag_schemas
 from guideway.json_schema.walking import IN_PLACE_APPLICATORS, Chain, Pointer, Schema, resolve, subschemas
-from guideway.json_schema.writing import WritingRule
+from guideway.json_schema.writing import WritingRule, in_a_row, restrict
 
 __all__ = [
     "FORMATS",
@@ -48,6 +48,7 @@ __all__ = [
     "combine",
     "has_format",
     "hides_names",
+    "in_a_row",
     "keywords",
     "locate",
     "misspelt_keywords",
@@ -56,6 +57,7 @@ __all__ = [
     "places",
     "prefix_errors",
     "resolve",
+    "restrict",
     "root_keywords",
     "schemas_in",
     "subschemas",

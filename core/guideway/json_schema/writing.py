@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from guideway.api.bitmask import Bitmask
 
-__all__ = ["WritingRule"]
+__all__ = ["WritingRule", "in_a_row", "restrict"]
 
 _WITHIN = re.compile(rb'"[^"]*["\\]')
 """A pattern of tokens that may contain a whole name, or the beginning of one with an escape."""
@@ -248,3 +248,30 @@ def _depends_on_what_is_open(state: JsonCursor, token: bytes) -> bool:
 def _pack(allowed: NDArray[np.bool_]) -> Bitmask | None:
     """Return `allowed` as a row of a bitmask; None if all are True."""
     return None if allowed.all() else np.packbits(allowed, bitorder="little").view(np.int32)
+
+
+class _Rule(Protocol):
+    def allowed(self, state: Any) -> Bitmask | None: ...
+
+
+def restrict(bitmask: Bitmask, rows: Sequence[int], states: Sequence[tuple[_Rule, Any]]) -> None:
+    """Clear in each of the `rows` the tokens that a rule does not allow in its state. Most sequences are in one of a
+    few states, and these have one of a few masks, so all rows are changed in one operation."""
+    keys = [(rule, id(state)) for rule, state in states]
+    allowed = {key: rule.allowed(state) for key, (rule, state) in dict(zip(keys, states, strict=True)).items()}
+    kinds = {id(words): words for words in allowed.values()}
+    if all(words is None for words in kinds.values()):
+        return
+    table = np.full((len(kinds), bitmask.shape[1]), -1, dtype=np.int32)
+    for words, kind in zip(table, kinds.values(), strict=True):
+        if kind is not None:
+            words[: kind.size] = kind
+    number = dict(zip(kinds, range(len(kinds)), strict=True))
+    number_at = {key: number[id(words)] for key, words in allowed.items()}
+    bitmask[in_a_row(rows)] &= table[[number_at[key] for key in keys]]
+
+
+def in_a_row(rows: Sequence[int]) -> slice | Sequence[int]:
+    """Return the rows as a slice if they are adjacent, which NumPy reads in a fraction of the time."""
+    adjacent = len(rows) > 0 and list(rows) == list(range(rows[0], rows[0] + len(rows)))
+    return slice(rows[0], rows[0] + len(rows)) if adjacent else rows

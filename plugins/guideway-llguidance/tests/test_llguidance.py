@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from guideway.api import (
     DeadEnd,
+    FillJob,
     Grammar,
     GrammarStrategy,
     InvalidConfiguration,
@@ -461,3 +462,50 @@ def test_negative_multiples_are_written_since_the_version_that_the_page_names() 
 
 def _version() -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", SUPPORT.library)[:3]))
+
+
+CONSTRAINTS = (
+    JsonSchema({"type": "array", "items": {"type": "integer"}, "maxItems": 6}),
+    JsonSchema({"type": "object", "patternProperties": {"^[ab]$": {"enum": [1, 2]}}, "additionalProperties": False}),
+    JsonSchema({"type": "object", "properties": {"é": {"type": "string"}}}, whitespace="bounded"),
+    Regex("[ab]{2,9}c?"),
+    Regex("aa|ab"),
+)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_matchers_that_are_filled_together_have_the_masks_of_each_alone(seed: int) -> None:
+    """Batches that stay the same or change, matchers that roll back, fork and end, and several sets of stop tokens."""
+    rng, strategy = random.Random(seed), Strategy(byte_vocabulary(), {})
+    grammars = [strategy.compile(constraint) for constraint in CONSTRAINTS]
+    width, stops = strategy.vocabulary.logits_width, strategy.vocabulary.stop_token_ids
+    some = ([stops], [frozenset({ord("~")})], [stops, stops | {ord("~")}])[seed % 3]
+    living: list[tuple[Any, frozenset[int], Matcher, list[int]]] = []
+    for _ in range(60):
+        if rng.random() < 0.3 or len(living) < 2:
+            grammar, own = rng.choice(grammars), rng.choice(some)
+            living.append((grammar, own, grammar.matcher(own), []))
+        elif rng.random() < 0.2:
+            grammar, own, matcher, tokens = rng.choice(living)
+            living.append((grammar, own, matcher.fork(), list(tokens)))
+        if rng.random() < 0.2:
+            rng.shuffle(living)
+        for _, _, matcher, tokens in living if rng.random() < 0.2 else ():
+            count = rng.randint(0, min(3, len(tokens)))
+            matcher.rollback(count)
+            del tokens[len(tokens) - count :]
+        matchers = [matcher for _, _, matcher, _ in living]
+        jobs = [FillJob(matcher, (), row) for row, matcher in enumerate(matchers, 1)]
+        rows = allocate(len(jobs) + 2, width)
+        counts = strategy.fill(jobs, rows)
+        drawn = []
+        for (grammar, own, _, tokens), row, count, job in zip(living, rows[1:], counts, jobs, strict=False):
+            alone, expected = grammar.matcher(own), allocate(1, width)
+            assert alone.accept(tuple(tokens)) == len(tokens)
+            alone.fill_bitmask(expected, 0)
+            assert count == 0 and job.error is None and (row == expected[0]).all(), (tokens, count, job.error)
+            drawn.append(rng.choice(np.flatnonzero(unpack(expected, width)[0]).tolist()))
+        assert strategy.advance(matchers, np.array(drawn, dtype=np.int32)).tolist() == [1] * len(living)
+        for (_, _, _, tokens), token_id in zip(living, drawn, strict=True):
+            tokens.append(token_id)
+        living = [each for each in living if not each[2].is_terminated()]

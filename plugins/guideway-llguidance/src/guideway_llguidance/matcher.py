@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from guideway.api import CompiledGrammar, ConformanceError, DeadEnd, LimitExceeded, Matcher
 from guideway.api.bitmask import num_words
+from guideway.json_schema import in_a_row, restrict
 from llguidance import LLMatcher, LLTokenizer
 
 if TYPE_CHECKING:
     from guideway.api import Vocabulary
     from guideway.api.bitmask import Bitmask
     from guideway.json_schema import JsonCursor, WritingRule
-    from numpy.typing import NDArray
 
     from guideway_llguidance.tokenizer import Borders
 
 
+NO_TOKEN = "the grammar allows no token of this vocabulary here"
 MAX_MESSAGE = 300
 """Characters of a library message that an error quotes; llguidance appends its parser's state."""
 FEW = 4
@@ -123,29 +124,42 @@ class LlguidanceMatcher(Matcher):
         """The places in JSON before the output and after each token, if there is a rule."""
         self._terminated = False
         self._accepting = False
-        self._mask: NDArray[np.int32] = np.zeros(num_words(len(vocabulary)), dtype=np.int32)
-        # reading a bit or the address is several times as fast from these as from the array
-        self._words = self._mask.data.cast("B").cast("I")
-        self._address = self._mask.ctypes.data
+        self._keep_mask_in(np.zeros(num_words(len(vocabulary)), dtype=np.int32))
+        self._block: Bitmask | None = None
+        """The masks of all matchers that were filled together last, of which this one's is the row `_at`."""
+        self._at = 0
         self._mask_is_current = False
         self._names_are_kept = False
         """True if the mask is without the tokens after which no name can follow."""
 
+    def _keep_mask_in(self, words: Bitmask) -> None:
+        self._mask = words
+        # reading a bit or the address is several times as fast from these as from the array
+        self._words = words.data.cast("B").cast("I")
+        self._address = words.ctypes.data
+
     def accept(self, token_ids: Sequence[int]) -> int:
         for count, token_id in enumerate(token_ids):
-            if self._terminated or not self._is_legal(token_id):
+            if not self.advance(token_id):
                 return count
-            if token_id in self._stop_token_ids:
-                self._terminated = True
-            else:
-                self._mask_is_current = False
-                self._native.consume_token(token_id)
-                if self._native.is_error():
-                    self._start_again()
-                    self._consume((token_id,))
-                self._places += self._after((token_id,))
-            self._token_ids.append(token_id)
         return len(token_ids)
+
+    def advance(self, token_id: int) -> bool:
+        """Accept one token. Return whether it is allowed."""
+        if self._terminated or not self._is_legal(token_id):
+            return False
+        if token_id in self._stop_token_ids:
+            self._terminated = True
+        else:
+            self._mask_is_current = False
+            self._native.consume_token(token_id)
+            if self._native.is_error():
+                self._start_again()
+                self._consume((token_id,))
+            if self._rule is not None and (after := self._rule.after(self._places[-1], token_id)) is not None:
+                self._places.append(after)
+        self._token_ids.append(token_id)
+        return True
 
     def _is_legal(self, token_id: int) -> bool:
         self._update_mask()
@@ -220,7 +234,7 @@ class LlguidanceMatcher(Matcher):
         self._update_mask()
         self._keep_names()
         if not np.bitwise_or.reduce(self._mask):
-            raise DeadEnd("the grammar allows no token of this vocabulary here")
+            raise DeadEnd(NO_TOKEN)
         words = bitmask[row]
         words[: self._mask.size] = self._mask
         words[self._mask.size :] = 0
@@ -317,6 +331,47 @@ class LlguidanceMatcher(Matcher):
         if re.search(r"\btoo\b|limit", message, re.IGNORECASE):
             raise LimitExceeded(f"llguidance gave up on this grammar: {message}", field="constraint")
         raise ConformanceError(f"llguidance failed: {message}")
+
+    @staticmethod
+    def fill_together(matchers: Sequence[LlguidanceMatcher], bitmask: Bitmask, rows: Sequence[int]) -> bool:
+        """Fill a row for each of these matchers, in half the time of one by one. Return False if llguidance reports an
+        error for any of them: then they must be filled one by one."""
+        block = matchers[0]._block
+        places = [(matcher._block is block, matcher._at) for matcher in matchers]
+        if block is None or len(block) != len(matchers) or places != [(True, at) for at in range(len(block))]:
+            block = np.stack([matcher._mask for matcher in matchers])
+            for at, matcher in enumerate(matchers):
+                matcher._block, matcher._at = block, at
+                matcher._keep_mask_in(block[at])
+        size, natives = block.shape[1] * 4, [matcher._native for matcher in matchers]
+        for matcher, native in zip(matchers, natives, strict=True):
+            matcher._mask_is_current = False
+            native.unsafe_compute_mask_ptr(matcher._address, size)
+        if any(native.is_error() for native in natives):
+            return False
+        ruled = [(at, (matcher._rule, matcher._places[-1])) for at, matcher in enumerate(matchers) if matcher._rule]
+        if ruled:
+            restrict(block, *zip(*ruled, strict=True))
+        accepting = [native.is_accepting() for native in natives]
+        for matcher, is_accepting in zip(matchers, accepting, strict=True):
+            matcher._accepting, matcher._names_are_kept, matcher._mask_is_current = is_accepting, False, True
+        first = matchers[0]
+        if {matcher._ends for matcher in matchers} == {first._ends}:
+            words = block.view(np.uint32)
+            for token_id in first._ends:
+                words[:, token_id >> 5] &= 0xFFFFFFFF ^ 1 << (token_id & 31)
+            may_end = [at for at, is_accepting in enumerate(accepting) if is_accepting]
+            for token_id in first._stop_token_ids if may_end else ():
+                words[may_end, token_id >> 5] |= 1 << (token_id & 31)
+        else:
+            for matcher in matchers:
+                matcher._write_stops()
+        for matcher in matchers:
+            matcher._keep_names()
+        where = in_a_row(rows)
+        bitmask[where, : block.shape[1]] = block
+        bitmask[where, block.shape[1] :] = 0
+        return True
 
 
 def is_dead_end(error: str) -> bool:

@@ -8,18 +8,22 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
 
+import numpy as np
 from guideway.api import (
     WHITESPACE,
     Choice,
     Constraint,
+    DeadEnd,
+    FillJob,
     Grammar,
     GrammarExample,
     GrammarStrategy,
     InvalidGrammar,
     JsonObject,
     JsonSchema,
+    Matcher,
     Regex,
     StructuralTag,
     Support,
@@ -28,18 +32,21 @@ from guideway.api import (
     excerpt,
     parse_options,
 )
-from guideway.json_schema import WritingRule, names_may_run_out
+from guideway.api.bitmask import empty_rows
+from guideway.json_schema import WritingRule, in_a_row, names_may_run_out
 from guideway.json_schema.expressions import python, python_reads, spelled_out
 from guideway.json_schema.support import SupportTable, Table
 from llguidance import LLMatcher, LLParserLimits
 
 from guideway_llguidance import json_content
-from guideway_llguidance.matcher import MAX_MESSAGE, LlguidanceCompiled, is_dead_end
+from guideway_llguidance.matcher import MAX_MESSAGE, NO_TOKEN, LlguidanceCompiled, LlguidanceMatcher, is_dead_end
 from guideway_llguidance.structural_tag import SpecialTokens, translate
 from guideway_llguidance.tokenizer import Borders, build_tokenizer
 
 if TYPE_CHECKING:
+    from guideway.api.bitmask import Bitmask
     from guideway.json_schema import Schema
+    from numpy.typing import NDArray
 
 
 MAX_STATES = 30_000
@@ -151,6 +158,29 @@ class Strategy(GrammarStrategy):
             looks_ahead=names_may_run_out(constraint),
             validates=not isinstance(constraint, Grammar),  # llguidance's own lexeme ends change which tokens are valid
         )
+
+    def advance(self, matchers: Sequence[Matcher], token_ids: NDArray[np.int32]) -> NDArray[np.int32]:
+        found = []
+        for matcher, token_id in zip(cast("Sequence[LlguidanceMatcher]", matchers), token_ids.tolist(), strict=True):
+            try:
+                found.append(int(matcher.advance(token_id)))
+            except Exception:  # the host finds out why
+                found.append(-1)
+        return np.array(found, dtype=np.int32)
+
+    def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
+        """Fill all rows together if there are no drafts: what is not llguidance's own work is done once for all."""
+        rows, matchers = [job.first_row for job in jobs], cast("list[LlguidanceMatcher]", [job.matcher for job in jobs])
+        try:
+            if any(job.draft_token_ids for job in jobs) or not LlguidanceMatcher.fill_together(matchers, bitmask, rows):
+                return super().fill(jobs, bitmask)
+        except Exception:  # filling them one by one shows which job failed
+            return super().fill(jobs, bitmask)
+        accepted = np.zeros(len(jobs), dtype=np.int32)
+        for i in np.flatnonzero(empty_rows(bitmask[in_a_row(rows)])).tolist():
+            jobs[i].error = DeadEnd(NO_TOKEN)
+            accepted[i] = -1
+        return accepted
 
     def _parse(self, constraint: Constraint, grammar: str) -> LLMatcher:
         limits = LLParserLimits(max_lexer_states=MAX_STATES, max_items_in_row=MAX_ITEMS)

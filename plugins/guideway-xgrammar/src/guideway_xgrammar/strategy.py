@@ -41,8 +41,10 @@ from guideway.json_schema import (
     assertions,
     check_schema,
     hides_names,
+    in_a_row,
     names_may_run_out,
     pattern_details,
+    restrict,
     subschemas,
     tag_nodes,
     tag_schemas,
@@ -244,30 +246,17 @@ class Strategy(GrammarStrategy):
         if any(job.draft_token_ids for job in jobs):
             return super().fill(jobs, bitmask)
         rows = [job.first_row for job in jobs]
-        # a host's rows without drafts are adjacent; reading them as one slice takes a fraction of the time
-        in_a_row = bool(rows) and rows == list(range(rows[0], rows[0] + len(rows)))
-        where = slice(rows[0], rows[0] + len(rows)) if in_a_row else rows
         matchers = cast("list[XgrammarMatcher]", [job.matcher for job in jobs])
         try:
             self._batch.batch_fill_next_token_bitmask([matcher.native for matcher in matchers], bitmask, rows)
         except Exception:  # filling them one by one shows which job failed
             return super().fill(jobs, bitmask)
-        # most sequences are in one of a few places, and these have one of a few rows
-        keys = [(matcher.rule, id(matcher.places[-1])) for matcher in matchers]
-        allowed = {key: matcher.allowed() for key, matcher in dict(zip(keys, matchers, strict=True)).items()}
-        kinds = {id(words): words for words in allowed.values()}
-        table = np.full((len(kinds), bitmask.shape[1]), -1, dtype=np.int32)
-        for words, kind in zip(table, kinds.values(), strict=True):
-            if kind is not None:
-                words[: kind.size] = kind
-        number = dict(zip(kinds, range(len(kinds)), strict=True))
-        number_at = {key: number[id(words)] for key, words in allowed.items()}
-        bitmask[where] &= table[[number_at[key] for key in keys]]
+        restrict(bitmask, rows, [(matcher.rule, matcher.places[-1]) for matcher in matchers])
         for matcher, row in zip(matchers, rows, strict=True):
             if matcher.looks_ahead:
                 matcher.keep_names(bitmask[row])
         accepted = np.zeros(len(jobs), dtype=np.int32)
-        for i in np.flatnonzero(empty_rows(bitmask[where])).tolist():
+        for i in np.flatnonzero(empty_rows(bitmask[in_a_row(rows)])).tolist():
             jobs[i].error = DeadEnd(NO_TOKEN)
             accepted[i] = -1
         return accepted
