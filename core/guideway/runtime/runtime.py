@@ -618,7 +618,7 @@ class Runtime:
             if self._steady.is_of(batch) and (steady := self._steady.prepare(batch)) is not None:
                 return steady
             self._leave_steady()
-        sequences = self._slots.running(batch)
+        sequences = self._slots.running(batch.slots.tolist())
         if self._request_seconds is not None:
             self._end_overdue(sequences, self._request_seconds)
         owners = None if batch.num_rows == batch.num_sequences else sequence_of_row(batch)
@@ -897,7 +897,7 @@ class Runtime:
     def _accept(
         self, slots: list[int], first_rows: list[int], token_ids: Sequence[Sequence[int]], output: StepOutput | None
     ) -> list[Outcome]:
-        sequences = [self._slots[slot] for slot in slots]
+        sequences = self._slots.running(slots)
         if output is not None and (output.faults or output.overruled):
             for slot, first_row, ids in zip(slots, first_rows, token_ids, strict=False):
                 self._record_faults(slot, output, first_row, max(1, len(ids)))

@@ -6,7 +6,6 @@ from typing import cast
 
 import numpy as np
 
-from guideway.api.steps import StepBatch
 from guideway.runtime.modifiers.modifier_set import ActiveSequence
 from guideway.runtime.modifiers.warp_builder import WarpBuilder
 
@@ -42,9 +41,8 @@ class Slots:
         """Return the slots that are not free."""
         return [slot for slot, sequence in enumerate(self._sequences) if sequence is not None]
 
-    def running(self, batch: StepBatch) -> list[ActiveSequence]:
-        """Return the sequences of a step."""
-        slots = batch.slots.tolist()
+    def running(self, slots: list[int]) -> list[ActiveSequence]:
+        """Return the sequences in these slots."""
         found = [self._sequences[slot] for slot in slots]
         return [self[slot] for slot in slots] if None in found else cast("list[ActiveSequence]", found)
 
