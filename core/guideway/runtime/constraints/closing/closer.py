@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.api.bitmask import BITS_PER_WORD, Bitmask, is_allowed, pack
+from guideway.api.bitmask import Bitmask, is_allowed, pack
 from guideway.api.grammar import Matcher
 from guideway.errors import UnsupportedCapability
 from guideway.runtime.constraints.bans import Bans
@@ -189,9 +189,7 @@ class Closer:
                 record, refused = self._decide(matcher, record, row)
                 self.records.append(record)
                 if refused is not None and refused.any():
-                    padded = np.zeros(self._lexicon.words * BITS_PER_WORD, dtype=np.bool_)
-                    padded[: len(refused)] = refused
-                    kept = row & ~pack(padded[np.newaxis])[0]
+                    kept = row & ~pack(refused[np.newaxis])[0]
                     if kept.any() and (kept != row).any():
                         row[:] = kept
                         first = i if first is None else first
@@ -204,7 +202,7 @@ class Closer:
     def _decide(
         self, matcher: Matcher, record: Record, row: NDArray[np.int32]
     ) -> tuple[Record, NDArray[np.bool_] | None]:
-        """Return the record of the state, and ``bool[num_tokens]``, True for tokens to exclude; None for none."""
+        """Return the record of the state, and ``bool[num_bits]``, True for tokens to exclude; None for none."""
         reserve, num_accepted = self._budget.reserve, len(self._accepted)
         if num_accepted < record.until and not record.lifts_bans:
             return record, None
@@ -257,7 +255,7 @@ class Closer:
         return positions[num_tokens]
 
     def _judge_triggers(self, matcher: Matcher, row: NDArray[np.int32], limit: int) -> NDArray[np.bool_]:
-        """Return ``bool[num_tokens]``: True for tokens to exclude in free text, where the output is already complete:
+        """Return ``bool[num_bits]``: True for tokens to exclude in free text, where the output is already complete:
         those that open a tag if no completion in at most `limit` further tokens is found."""
         lexicon, triggers = self._lexicon, [trigger.encode() for trigger in self._budget.reserve.triggers]
         past = lexicon.write(self._accepted[-max(map(len, triggers)) :])
@@ -268,7 +266,7 @@ class Closer:
             for end in range(1, len(trigger)):
                 if past.endswith(trigger[:end]):
                     opening |= {i: trigger[:end] + lexicon.tokens[i] for i in lexicon.which("begin", trigger[end:])}
-        mask, refused = row.tobytes(), np.zeros(len(lexicon.tokens), dtype=np.bool_)
+        mask, refused = row.tobytes(), np.zeros(lexicon.num_bits, dtype=np.bool_)
         for token_id, written in opening.items():
             if is_allowed(row[np.newaxis], 0, token_id):
                 if (mask, written) not in self._opened:

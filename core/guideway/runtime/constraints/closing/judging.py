@@ -42,10 +42,10 @@ class Judge:
     """True if the mask allows letters: the output is in a string, or in free text."""
 
     def refused(self, row: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Return ``bool[num_tokens]``: True for tokens to exclude from a mask."""
+        """Return ``bool[num_bits]``: True for tokens to exclude from a mask."""
         mask, lexicon, way = row.tobytes(), self.lexicon, self.ways[0]
         self.in_text = lexicon.has_letters(mask)
-        refused, decided = np.zeros((2, len(lexicon.tokens)), dtype=np.bool_)
+        refused, decided = np.zeros((2, lexicon.num_bits), dtype=np.bool_)
         decided[self.prover.stop_token_ids] = True
         for token_id, end in way.first_tokens():
             if not isinstance(self.prover.matcher, Avoiding) or self.prover.end([token_id, *way.path(end)]):

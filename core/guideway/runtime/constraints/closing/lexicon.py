@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.api.bitmask import num_words
+from guideway.api.bitmask import BITS_PER_WORD, num_words
 from guideway.api.vocabulary import Vocabulary
 from guideway.json_schema.cursor import JsonCursor, Place
 
@@ -59,6 +59,8 @@ class Lexicon:
         self.tokens = vocabulary.tokens
         self._special = {i: name.encode() for i, name in vocabulary.special_tokens.items()}
         self.words = num_words(vocabulary.logits_width)
+        self.num_bits = self.words * BITS_PER_WORD
+        """Bits of a row of a bitmask, at least one for each token."""
         kept = lru_cache(MOST_KEPT)
         self.spell = lru_cache(16 * MOST_KEPT)(self._spell)
         self.which, self.groups_of = kept(self._which), kept(self._groups_of)

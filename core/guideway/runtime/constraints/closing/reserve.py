@@ -54,7 +54,7 @@ class Reserve:
     """Examples of strings, or of the whole output if it is not JSON. A search tries their ends, to find completions
     that it would not find token by token."""
     names: tuple[str, ...] = ()
-    """Names of required properties. A search tries them before optional ones."""
+    """Names of required properties, as JSON after the opening quote. A search tries them before optional ones."""
     triggers: tuple[str, ...] = ()
     """Texts that open a tag in free text; empty if the constraint has no free text."""
     begins: tuple[tuple[str, str], ...] = ()
@@ -181,7 +181,7 @@ class _Sizes:
         self.examples: tuple[str, ...] = ()
         """Examples of strings, those of outer parts first."""
         self.names: tuple[str, ...] = ()
-        """Names of required properties, those of outer parts first."""
+        """Names of required properties, as `Reserve.names` has them, those of outer parts first."""
         self.growth = self.level = self._scalar = SCALAR
         for schema in schemas:
             parts = list(walk(schema))
@@ -227,7 +227,7 @@ class _Sizes:
 
     def _of_members(self, schema: Mapping[str, Any]) -> int:
         declared, required = schema.get("properties", {}), dict.fromkeys(schema.get("required", ()))
-        self.names = _before(required, self.names)
+        self.names = _before([_json(name)[1:].decode() for name in required], self.names)
         sizes = {name: self._property(name, declared.get(name)) for name in (*required, *declared)}
         others = [size for name, size in sizes.items() if name not in required]
         others += [self._part(schema.get(f"{which}Properties"), 2) for which in ("additional", "unevaluated")]

@@ -213,9 +213,7 @@ class Search:
         if cursor is not None:
             texts = [json.dumps(text, ensure_ascii=False)[1:] for text in texts]
             if cursor.place is Place.KEY:
-                names = [
-                    json.dumps(name, ensure_ascii=False)[1:].encode(errors="replace") for name in self.reserve.names
-                ]
+                names = [name.encode() for name in self.reserve.names]
                 new = [name for name in names if name.startswith(cursor.text) and name not in (cursor.open[-1] or ())]
                 yield from filter(None, (spell(name.removeprefix(cursor.text)) for name in new))
         ends = (text[i:].encode(errors="replace") for text in texts for i in range(1 if self._path else len(text)))
