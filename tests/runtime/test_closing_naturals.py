@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import cache
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -20,11 +21,12 @@ from guideway.runtime.sequences.replay import new_matcher
 from guideway.vocabulary import build_vocabulary
 from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
 from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tests.vocabulary.tokenizers_under_test as samples
-from tests.support.closing import record
+from tests.support.closing import STOPS, record
+from tests.support.closing import VOCABULARY as BYTES
 
 STRATEGIES = [LLGuidanceStrategy, XGrammarStrategy]
 PERSON = record(name={"type": "string", "maxLength": 40}, age={"type": "integer"})
@@ -181,6 +183,34 @@ def test_a_name_that_asks_for_a_value_that_does_not_fit_is_not_ended(
     assert is_allowed(row, 0, 256) and is_allowed(row, 0, 257), "the test needs it"
     closer.restrict(matcher, (), row)
     assert [is_allowed(row, 0, token_id) for token_id in (256, 257)] == [True, False]
+
+
+PIECES = (b'":', b'": ', b', "', b',"', b'": "', b'":"', b'", "', b'{"', b"name", b"age", b": ", b'""', b' "')
+
+
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+@given(pieces=st.sets(st.sampled_from(PIECES)), whitespace=st.sampled_from(["bounded", "compact", "spaced"]))
+@example(pieces={b'": ', b', "', b"name", b"age"}, whitespace="bounded")
+@settings(max_examples=12, deadline=None, derandomize=True)
+def test_blanks_between_tokens_of_json_compete(cls: type[GrammarStrategy], pieces: set[bytes], whitespace: Any) -> None:
+    tokens = (*BYTES.tokens, *sorted(pieces))
+    split = Vocabulary(tokens, STOPS, BYTES.special_tokens, len(tokens))
+    words, strategy = Lexicon(split), cls(split, {})
+    constraint = JsonSchema(record(name={"type": "string"}, age={"type": "integer"}), whitespace=whitespace)
+    grammar, reserve = strategy.compile(constraint), Reserve.of(constraint, split)
+    matcher, parts = new_matcher(strategy, grammar, STOPS), ["{", '"name"', ":", '""', ",", '"age"', ":", "0", "}"]
+    texts = ("".join(map("".join, zip(parts, blanks, strict=False))) + "}" for blanks in product(("", " "), repeat=8))
+    paths = [[*(words.spell(text.encode()) or ()), min(STOPS)] for text in texts]
+    least = min(len(path) for path in paths if matcher.validate(tuple(path)) == len(path))
+    assert Closer(words, STOPS, Budget(99, reserve)).shortest(matcher) == least
+    closer, row, output = Closer(words, STOPS, Budget(least, reserve)), np.zeros((1, words.words), np.int32), []
+    while not matcher.is_terminated() and len(output) < least:
+        matcher.fill_bitmask(row, 0)
+        closer.restrict(matcher, (), row)
+        output.append(int(np.flatnonzero(unpack(row, len(split))[0])[0]))
+        assert matcher.accept(output[-1:]) == 1
+        closer.accept(output[-1:])
+    assert matcher.is_terminated()
 
 
 def tags(*, required: bool) -> StructuralTag:

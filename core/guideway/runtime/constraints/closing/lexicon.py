@@ -13,10 +13,12 @@ from guideway.api.bitmask import BITS_PER_WORD, num_words
 from guideway.api.vocabulary import Vocabulary
 from guideway.json_schema.cursor import JsonCursor, Place
 
-__all__ = ["MOST", "VALUES", "Lexicon"]
+__all__ = ["MAYBE", "MOST", "VALUES", "Lexicon"]
 
 MOST = 1 << 20
 """Number of tokens that means: no tokens write the text, or no completion was found."""
+MAYBE = b"\xff"
+"""In a text to spell: a blank, or nothing. No text in UTF-8 has this byte."""
 
 LONGEST = 32
 """Most bytes of a token to spell texts with, which limits the time for each byte of a text."""
@@ -122,32 +124,43 @@ class Lexicon:
         return next((finish for finish in CONTINUATIONS if _is_whole(token + finish)), b"")
 
     def _spell(self, text: bytes) -> list[int] | None:
-        """Return the fewest tokens that write a text; None if no tokens write it."""
+        """Return the fewest tokens that write a text; None if no tokens write it. `MAYBE` is a blank where that takes
+        fewer tokens."""
         cost, lengths = self.spell_from_each_byte(text)
         return self.cut(text, lengths) if cost[0] < MOST else None
 
     def cut(self, text: bytes, lengths: Sequence[int], at: int = 0) -> list[int]:
         """Return the tokens of a text from byte `at` on, cut as `spell_from_each_byte` says; empty if none write it."""
         found: list[int] = []
-        while at < len(text) and lengths[at]:
-            found.append(self.ids[text[at : at + lengths[at]]])
-            at += lengths[at]
+        while at < len(text) and (lengths[at] or text[at] == MAYBE[0]):
+            if lengths[at]:
+                found.append(self.ids[self._least(text[at : at + lengths[at]])])
+            at += lengths[at] or 1
         return found
+
+    def _least(self, text: bytes) -> bytes:
+        """Return a text without its `MAYBE` if that is a token, else with blanks."""
+        return least if (least := text.replace(MAYBE, b"")) in self.ids else text.replace(MAYBE, b" ")
 
     def spell_from_each_byte(
         self, text: bytes, allowed: NDArray[np.bool_] | None = None, avoid: Collection[tuple[int, int]] = ()
     ) -> tuple[list[int], list[int]]:
-        """Return for each byte the fewest tokens that write the rest of the text, and the bytes of the first of them.
+        """Return for each byte the fewest tokens that write the rest of the text, and the bytes of the first of them; 0
+        for a `MAYBE` that is left out.
 
         Both lists have one entry more than the text has bytes. If no tokens write a rest, its number is `MOST`. The
         tokens are `allowed` (``bool[num_tokens]``; None: all), and none writes exactly the bytes between the two
         positions of a pair in `avoid`.
         """
-        size, ids, longest = len(text), self.ids, self.longest
+        size, ids, longest, may_vary = len(text), self.ids, self.longest, MAYBE in text
         cost, lengths = [MOST] * size + [0], [0] * (size + 1)
         for at in range(size - 1, -1, -1):
+            if text[at] == MAYBE[0]:
+                cost[at] = cost[at + 1]
             for end in range(min(size, at + longest), at, -1):
-                if cost[end] + 1 >= cost[at] or (token_id := ids.get(text[at:end])) is None:
+                if cost[end] + 1 >= cost[at]:
+                    continue
+                if (token_id := ids.get(self._least(text[at:end]) if may_vary else text[at:end])) is None:
                     continue
                 if (allowed is None or allowed[token_id]) and (at, end) not in avoid:
                     cost[at], lengths[at] = cost[end] + 1, end - at

@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple
 
 from guideway.json_schema.cursor import BLANKS, START, JsonCursor, Place
+from guideway.runtime.constraints.closing.lexicon import MAYBE
 
 __all__ = ["Position"]
 
@@ -55,6 +56,17 @@ class Position(NamedTuple):
             if known := [pair for pair in begins if written.endswith(pair[0])]:
                 json, written = START.after(max(known, key=lambda pair: len(pair[0]))[1]), b""
         return Position(json, begins, written, element)
+
+    def spaced(self, text: bytes) -> bytes:
+        """Return `text`, which comes next, with `MAYBE` and no blank after each comma and colon of JSON."""
+        found, position = b"", self
+        for i in range(len(text)):
+            byte = text[i : i + 1]
+            if byte != b" " or not found.endswith(MAYBE):
+                found, position = found + byte, position.after(byte)
+                if byte in (b",", b":") and position.json is not None and not position.json.in_string:
+                    found += MAYBE
+        return found
 
     @property
     def end(self) -> bytes:

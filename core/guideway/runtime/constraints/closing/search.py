@@ -125,14 +125,15 @@ class Search:
         self._path, self._at = path, node
 
     def _whole(self) -> list[int] | None:
-        """Return the path and a stop token, in fewer tokens if it is too long; None if it does not fit in the limit."""
+        """Return a stop token after the path, or after fewer tokens that write its text, with or without the blanks
+        that may follow a comma or colon; None if it does not fit in the limit."""
         if (end := self.prover.end(())) is None:
             return None
-        found = [*self._path, *end]
-        if len(found) > self.limit:
-            text = b"".join([self.lexicon.tokens[i] for i in found])
-            self._go_to(_Node((), self.position))
-            found = self.prover.end(Way(text, Position(), self.lexicon).path()) or found
+        found, text = [*self._path, *end], b"".join([self.lexicon.tokens[i] for i in self._path])
+        self._go_to(_Node((), self.position))
+        for spelled in (self.lexicon.spell(self.position.spaced(text)), self.lexicon.spell(text)):
+            if spelled and len(spelled) + 1 < len(found):
+                found = self.prover.end(spelled) or found
         return found if len(found) <= self.limit else None
 
     def _joined(self) -> list[int] | None:
