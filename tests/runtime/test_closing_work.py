@@ -165,6 +165,15 @@ def test_requests_for_one_constraint_share_what_is_found(monkeypatch: pytest.Mon
     assert sum(each.is_first for each in searches) <= 1 + 2
 
 
+def test_a_long_text_that_does_not_fit_costs_no_host_its_life() -> None:
+    """A search whose time grew with the square of the text would exceed the limit of the host's CPU time."""
+    params = SamplingParams(max_tokens=24, temperature=1.0, seed=7, constraint=JsonSchema({"const": "x" * 10_000}))
+    with Engine("demo", grammar=("llguidance",), short_budget="cut") as engine:
+        (result,) = engine.generate(["a"], [params])
+    assert result.error is None
+    assert "closing" in result.unenforced
+
+
 @pytest.mark.parametrize(
     "pattern",
     one_in(3, ["[a-z]{3}", "[a-z]{2}x{4}|b{30}", "([0-9]{4}-){2}z", ".{4}e", r"\w{3}\.\d", "(ab|c{9}d)+", "a|b.{20}"]),

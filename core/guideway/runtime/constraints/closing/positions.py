@@ -59,14 +59,15 @@ class Position(NamedTuple):
 
     def spaced(self, text: bytes) -> bytes:
         """Return `text`, which comes next, with `MAYBE` and no blank after each comma and colon of JSON."""
-        found, position = b"", self
+        found, position = bytearray(), self
         for i in range(len(text)):
             byte = text[i : i + 1]
             if byte != b" " or not found.endswith(MAYBE):
-                found, position = found + byte, position.after(byte)
+                found += byte
+                position = position.after(byte)
                 if byte in (b",", b":") and position.json is not None and not position.json.in_string:
                     found += MAYBE
-        return found
+        return bytes(found)
 
     @property
     def end(self) -> bytes:

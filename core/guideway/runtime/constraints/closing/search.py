@@ -44,13 +44,6 @@ class _Node:
         """The position in JSON; None outside JSON."""
         return self.position.json
 
-    def path(self) -> list[int]:
-        steps, node = list[Sequence[int]](), self
-        while node.before is not None:
-            steps.append(node.token_ids)
-            node = node.before
-        return [token_id for step in reversed(steps) for token_id in step]
-
 
 @dataclass(slots=True)
 class Search:
@@ -79,6 +72,7 @@ class Search:
     """True to try long tokens before short ones, and no witnesses."""
     _path: list[int] = field(init=False, default_factory=list)
     """Tokens that the matcher has accepted in this search."""
+    _root: _Node = field(init=False)
     _at: _Node = field(init=False)
     """The node whose path the matcher has accepted."""
 
@@ -86,7 +80,7 @@ class Search:
         """Return the first completion found, with a stop token; None if there is none. The matcher's state is kept."""
         numbers, cursor = count(), self.position.json
         deepest = DEEPER + (0 if cursor is None else len(cursor.open))
-        self._at = _Node((), self.position)
+        self._root = self._at = _Node((), self.position)
         left = [(0, 0, 0, self._at)]
         """Heap of nodes to continue from: fewest worse tries (with extra depth), then longest path, then latest."""
         try:
@@ -112,17 +106,23 @@ class Search:
             self.prover.matcher.rollback(len(self._path))
 
     def _go_to(self, node: _Node) -> None:
-        """Roll back and advance the matcher to the path of `node`."""
-        if node is self._at:
-            return
-        matcher, path = self.prover.matcher, node.path()
-        shared = next((i for i, (a, b) in enumerate(zip(path, self._path, strict=False)) if a != b), len(self._path))
-        shared = min(shared, len(path))
-        matcher.rollback(len(self._path) - shared)
-        if matcher.accept(tuple(path[shared:])) != len(path) - shared:
+        """Roll back and advance the matcher to the path of `node`, in time that grows with the tokens that differ."""
+        steps, here, there = list[Sequence[int]](), self._at, node
+        while here is not there:
+            if there.num_tokens >= here.num_tokens and there.before is not None:
+                steps.append(there.token_ids)
+                there = there.before
+            elif here.before is not None:
+                here = here.before
+        new = [token_id for step in reversed(steps) for token_id in step]
+        pairs = zip(new, self._path[here.num_tokens :], strict=False)
+        shared = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(new), len(self._path) - here.num_tokens))
+        new, kept, matcher = new[shared:], here.num_tokens + shared, self.prover.matcher
+        matcher.rollback(len(self._path) - kept)
+        if matcher.accept(tuple(new)) != len(new):
             raise ConformanceError("it refused tokens that it had accepted before they were rolled back")
-        self.prover.num_left -= len(path) - shared
-        self._path, self._at = path, node
+        self.prover.num_left -= len(new)
+        self._path[kept:], self._at = new, node
 
     def _whole(self) -> list[int] | None:
         """Return a stop token after the path, or after fewer tokens that write its text, with or without the blanks
@@ -130,7 +130,7 @@ class Search:
         if (end := self.prover.end(())) is None:
             return None
         found, text = [*self._path, *end], b"".join([self.lexicon.tokens[i] for i in self._path])
-        self._go_to(_Node((), self.position))
+        self._go_to(self._root)
         for spelled in (self.lexicon.spell(self.position.spaced(text)), self.lexicon.spell(text)):
             if spelled and len(spelled) + 1 < len(found):
                 found = self.prover.end(spelled) or found
@@ -185,7 +185,8 @@ class Search:
         row = rows[1].tobytes()
         if cursor is None:
             # each mark once, because free text may take it any number of times
-            written, marks = lexicon.write(self._path), [mark.encode() for mark in self.reserve.ends]
+            marks = [mark.encode() for mark in self.reserve.ends]
+            written = lexicon.write(self._path) if marks else b""
             excluded = [text.encode() for text in self.reserve.excludes]
             # what every end of a tag has before it, the end of an element has too
             before = {mark.partition(b"</")[0].strip() for mark in marks if b"</" in mark}
@@ -217,7 +218,12 @@ class Search:
                 names = [name.encode() for name in self.reserve.names]
                 new = [name for name in names if name.startswith(cursor.text) and name not in (cursor.open[-1] or ())]
                 yield from filter(None, (spell(name.removeprefix(cursor.text)) for name in new))
-        ends = (text[i:].encode(errors="replace") for text in texts for i in range(1 if self._path else len(text)))
+        most = (2 * self.limit - len(self._path)) * self.lexicon.longest  # bytes: no longer text has few enough tokens
+        ends = (
+            text[i:].encode(errors="replace")
+            for text in texts
+            for i in range(max(0, len(text) - most), 1 if self._path else len(text))
+        )
         for end in sorted(dict.fromkeys(ends), key=len):
             token_ids = spell(end)
             if token_ids and (cursor is not None or self.prover.end(token_ids) is not None):
