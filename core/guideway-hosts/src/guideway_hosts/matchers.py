@@ -63,7 +63,7 @@ class Step(Call):
         is_ahead: bool = False,
     ) -> None:
         share = min(MOST_TOGETHER, 1 + (len(jobs) - 1) / 8)  # after that each is filled alone, which shows the slow one
-        super().__init__("step", [matcher_of(job) for job in jobs], search_seconds, seconds, share)
+        super().__init__("step", matchers_of(jobs), search_seconds, seconds, share)
         self._fills = [(job.draft_token_ids, limits[i] if limits else 0) for i, job in enumerate(jobs)]
         self.is_ahead = is_ahead
         """Also False after a step has lost its patience with it."""
@@ -136,7 +136,7 @@ class Step(Call):
     def is_about(self, jobs: Sequence[FillJob]) -> bool:
         """Return whether the call is for these jobs, in this order, and no others: for their matchers in their present
         states, without drafts."""
-        matchers = [matcher_of(job) for job in jobs]
+        matchers = matchers_of(jobs)
         if [each.number for each in matchers] != self.numbers or any(job.draft_token_ids for job in jobs):
             return False
         return not any(each.has_changed for each in matchers) if self.group is None else self.group.is_whole
@@ -147,7 +147,7 @@ class Step(Call):
         first, end = places[0], places[0] + len(places)
         bitmask[slice(first, end) if places == list(range(first, end)) else places] = self.rows.block
         if self.group is None:
-            self.group = Group(self.rows, [matcher_of(job) for job in jobs])
+            self.group = Group(self.rows, matchers_of(jobs))
         self.group.rows = self.rows
 
 
@@ -404,7 +404,7 @@ class MatcherHost:
         patience = self._patience(room, len(left))
         # without patience, or while others start the host already, steps continue
         seconds = None if patience is None else 0.0 if room.is_starting else STARTS_WITHIN
-        matchers = [matcher_of(job) for job in jobs]
+        matchers = matchers_of(jobs)
         for i in left:
             jobs[i].error = None
 
@@ -540,6 +540,11 @@ class MatcherHost:
 def matcher_of(job: FillJob) -> HostedMatcher:
     """Return the matcher of a job."""
     return cast("HostedMatcher", job.matcher)
+
+
+def matchers_of(jobs: Sequence[FillJob]) -> list[HostedMatcher]:
+    """Return the matchers of jobs."""
+    return cast("list[HostedMatcher]", [job.matcher for job in jobs])
 
 
 def _fitting(jobs: Sequence[FillJob]) -> Sequence[FillJob]:
