@@ -13,7 +13,7 @@ from tests.vllm.probes_in_vllm import check_nothing_left, params
 pytestmark = pytest.mark.vllm
 
 PROMPT = "Describe what you see."
-DRAWN = {"temperature": 1.5, "max_tokens": 12, "regex": "([a-z]{1,4} ?){1,9}"}
+DRAWN = {"temperature": 1.5, "max_tokens": 12, "regex": "([a-z]{1,4} ?){1,9}[.]"}
 """Some outputs end by themselves, and closing ends the others."""
 
 
