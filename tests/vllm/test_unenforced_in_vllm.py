@@ -12,6 +12,7 @@ import openai
 import pytest
 from guideway.api import InvalidConfiguration
 
+from tests.support.processes import hosts_of, role_of, tree
 from tests.vllm.serving import Server, serve
 
 pytestmark = pytest.mark.vllm
@@ -72,6 +73,15 @@ def refusal(client: openai.OpenAI, *given: Any, **more: Any) -> str:
     with pytest.raises(openai.BadRequestError) as caught:
         chat(client, *given, **more)
     return str(caught.value)
+
+
+def test_an_idle_server_with_one_strategy_has_at_most_five_helper_processes(
+    server: Server, client: openai.OpenAI
+) -> None:
+    chat(client, FULL)
+    roles = sorted(map(role_of, hosts_of(*tree(server.pid))))
+    assert {"fork-server", "compile", "fill"} <= set(roles), "the strategy is in hosts"
+    assert len(roles) <= 5, roles
 
 
 def test_the_policy_of_a_request(client: openai.OpenAI) -> None:
