@@ -90,5 +90,7 @@ class _AsksCores:
 
     async def __call__(self, scope: Any, *channels: Any) -> None:
         if scope["type"] == "http" and scope["path"].rstrip("/").endswith("/metrics"):
-            await self._metrics.update(scope["app"].state.engine_client.engine_core)
+            engine = scope["app"].state.engine_client
+            if engine is not None:  # a server that only renders prompts has none
+                await self._metrics.update(engine.engine_core)
         await self._app(scope, *channels)
