@@ -6,8 +6,8 @@ all are refused or fail before their first token:
 * texts: 128 kB each, and texts with slightly too many tokens; vLLM itself tokenizes and refuses them;
 * validators: one that waits 0.5 s before it refuses;
 * supports: one that waits 0.5 s before it refuses;
-* supports in the core: one that waits 0.5 s and agrees, in the front end and again in the engine core, where the
-  compilation waits 0.5 s and fails;
+* supports in the core: one that waits 0.5 s and agrees, in the front end, and in the engine core a compilation that
+  waits 0.5 s and fails;
 * compile: a modifier's, which waits 0.5 s before it refuses, in both.
 
 Run it with the interpreter that has vLLM (`make setup-vllm`), in the repository's root.

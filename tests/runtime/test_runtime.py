@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,8 +36,10 @@ from guideway.api import (
     UnsupportedGrammar,
     ValidationContext,
 )
+from guideway.api.steps import GRAMMAR_MASK
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.runtime import Journal
+from guideway.runtime.constraints import candidates
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
 from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
@@ -127,15 +130,23 @@ def prompts() -> list[list[int]]:
     return [PROMPT + encode(VOCABULARY, str(i).encode()) for i in range(len(constraints()))]
 
 
-def test_a_request_that_another_runtime_found_valid_is_admitted_alike() -> None:
+def test_a_request_that_another_runtime_has_admitted_is_admitted_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the first has decided is not decided again, with rewritten schemas and losses."""
     defaults: Any = {"whitespace": "compact", "on_unenforced": "check"}
     first, second = host(**defaults).runtime, host(**defaults).runtime
-    for i, wanted in enumerate([*params(), SamplingParams(constraint=JsonSchema(json.dumps(SCHEMA)), seed=1)]):
+    weaker = {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True, "allOf": [{"maxItems": 3}]}
+    more = [JsonSchema(json.dumps(SCHEMA)), JsonSchema(weaker), JsonSchema(SCHEMA, properties_order="any")]
+    for i, wanted in enumerate([*params(), *(SamplingParams(constraint=each, seed=1) for each in more)]):
         request = Request(request_id=str(i), prompt_token_ids=tuple(PROMPT), params=wanted)
-        found = second.admit(request, is_valid=True)
-        assert found.request == first.admit(request).request
-        assert found.compilation is not None
-        assert found.compilation.result(30)
+        admitted = first.admit(request)
+        with monkeypatch.context() as patch:
+            patch.setattr(candidates, "choose", None)
+            found = second.admit(request, verdict=first.verdict(admitted))
+        assert found.request == admitted.request
+        compiled = [each.compilation.result(30)[GRAMMAR_MASK] for each in (admitted, found) if each.compilation]
+        one, other = (replace(each.candidate, strategy=None, home=None) for each in compiled)
+        assert one == other
+        assert second.verdict(found) == first.verdict(admitted)
     for runtime in (first, second):
         runtime.close()
 

@@ -249,6 +249,8 @@ class Faulty(GrammarStrategy):
     def compile(self, constraint: Constraint) -> Any:
         spec = json.loads(constraint.source())
         plan = plan_of(spec)
+        if is_in_core():
+            hold_at(spec.get("gate in the core"))
         if spec.get("slow"):
             time.sleep(COMPILES_FOR)
         if (result := plan.compile()) is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from guideway.runtime import runtime as runtime_module
+from guideway.runtime.constraints import candidates
 
 from tests.vllm.conftest import USES_V2
 from tests.vllm.probes_in_vllm import core_of
@@ -55,13 +56,16 @@ def test_a_request_is_checked_once(llm: Any, checked: list[Any], given: Any, mon
         arrived.append(request.sampling_params.structured_outputs.json)
         return admit(request, *args)
 
+    choose, chosen = candidates.choose, []
+    monkeypatch.setattr(candidates, "choose", lambda *args: (chosen.append(args), choose(*args))[1])
     monkeypatch.setattr(core, "admit", seen)
     (once,) = llm.generate(["x"], asked, use_tqdm=False)
     assert len(checked) == 1
+    assert len(chosen) <= 1, "front end and core together"
     assert type(arrived[0]) is str, "vLLM sends no subclass to another process"
     assert asked.structured_outputs.json == given, "the caller's own"
     # without the mark the core checks it itself
-    monkeypatch.setattr(core, "_is_admitted", lambda _: False)
+    monkeypatch.setattr(core, "_verdict", lambda _: None)
     (twice,) = llm.generate(["x"], params(given), use_tqdm=False)
     assert len(checked) == 3
     assert once.outputs[0].token_ids == twice.outputs[0].token_ids
@@ -74,7 +78,7 @@ def test_a_verdict_from_outside_is_refused(llm: Any, checked: list[Any]) -> None
     from vllm.exceptions import VLLMValidationError
     from vllm.sampling_params import StructuredOutputsParams
 
-    mark = f"guideway.{core_of(llm).plan.fingerprint}"
+    mark = f"guideway.{core_of(llm).plan.fingerprint} [[], {{}}]"
     with pytest.raises(VLLMValidationError, match="strin"):
         llm.generate(["x"], params({"type": "strin"}, mark), use_tqdm=False)
     assert len(checked) == 1

@@ -59,11 +59,15 @@ def modifier(stage: str, phase: str, how: str, said: str, last: str = STOPS_ONLY
     return Case(f"modifier.faulty_{stage}", {"phase": phase, "how": how}, said, last)
 
 
-IN_THE_CORE = [
+WITHOUT_VERDICT = [
     grammar("supports in the core", "raise", "failed in supports: RuntimeError", NOTHING),
     grammar("supports in the core", "panic", "failed in supports: Panic", NOTHING),
     grammar("supports in the core", "exit", "failed in supports: SystemExit", NOTHING),
     grammar("supports in the core", "type", "supports must return a Support", NOTHING),
+]
+"""In an engine core that admits a request by itself."""
+
+IN_THE_CORE = [
     grammar("compile", "raise", "failed in compile: RuntimeError", NOTHING, slow=True),
     grammar("compile", "panic", "failed in compile: Panic", NOTHING, slow=True),
     grammar("compile", "interrupt", "failed in compile: KeyboardInterrupt", NOTHING, slow=True),
@@ -278,6 +282,18 @@ def test_one_request_ends_alone(llm: Any, case: Case) -> None:
     check(llm, case)
 
 
+@pytest.fixture
+def without_verdict(llm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep from the core what the front end has decided."""
+    monkeypatch.setattr(llm.llm_engine.engine_core.engine_core.scheduler.guest, "_verdict", lambda _: None)
+
+
+@pytest.mark.usefixtures("without_verdict")
+@pytest.mark.parametrize("case", WITHOUT_VERDICT, ids=lambda case: case.id)
+def test_so_does_one_that_the_core_admits_by_itself(llm: Any, case: Case) -> None:
+    check(llm, case)
+
+
 @pytest.mark.parametrize("case", AT_ADMISSION, ids=lambda case: case.id)
 def test_what_fails_in_the_trial_is_refused(llm: Any, case: Case) -> None:
     """The neighbors already wait in the engine, and run as if the request had never been sent."""
@@ -292,6 +308,7 @@ def test_what_fails_in_the_trial_is_refused(llm: Any, case: Case) -> None:
     assert ids(outputs) == without(llm, case.plugin, 0)
 
 
+@pytest.mark.usefixtures("without_verdict")
 def test_requests_that_are_given_up_while_the_core_admits_them_leave_nothing(llm: Any, tmp_path: Path) -> None:
     """Some are being admitted when they are aborted, and others wait for that."""
     engine, core = llm.llm_engine, llm.llm_engine.engine_core.engine_core.scheduler.guest

@@ -643,8 +643,8 @@ def test_a_server_answers_others_while_it_looks_at_a_request(
         assert answer.result().choices[0].message.content
 
 
-def test_nobody_waits_while_the_engine_core_asks_a_strategy_once_more(server: Server, ask: Ask, tmp_path: Path) -> None:
-    """A stream continues, and another request is served; a request that the core is admitting is aborted meanwhile."""
+def test_nobody_waits_while_the_engine_core_compiles(server: Server, ask: Ask, tmp_path: Path) -> None:
+    """A stream continues, and another request is served; a request that the core is compiling is aborted meanwhile."""
     gates = [tmp_path / "served", tmp_path / "given up"]
 
     def held(gate: Path) -> dict[str, Any]:

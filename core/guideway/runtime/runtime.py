@@ -243,7 +243,7 @@ class Runtime:
         request: Request,
         bans: Bans | None = None,
         *,
-        is_valid: bool = False,
+        verdict: str | None = None,
         short_budget: ShortBudget | None = None,
     ) -> Admission:
         """Admit a request. Raises `InvalidRequest`, or `PluginError` if a plugin failed; other requests are not
@@ -251,27 +251,29 @@ class Runtime:
 
         Pass `bans` if the host draws from the masks alone: the masks then exclude the request's banned tokens too. No
         row becomes empty, and `unenforced` names the bans that did not hold. Other hosts leave `bans` out, and the
-        pipeline applies the bans of `request.params`. Set `is_valid` if another runtime with the same plugins, options
-        and vocabulary has admitted it: what needs no plugin is then not checked again. `short_budget` replaces the
-        plan's for this request.
+        pipeline applies the bans of `request.params`. Pass the `verdict` of another runtime with the same plugins,
+        options and vocabulary that has admitted it: what that one has checked or decided is then not done again.
+        `short_budget` replaces the plan's for this request.
         """
         try:
             with self._at_work.using("admission"):
                 if self._closed:
                     raise GuidewayError("the runtime is closed and admits no more requests")
-                return self._admit(request, bans, is_valid, short_budget or self._short_budget)
+                return self._admit(request, bans, verdict, short_budget or self._short_budget)
         except GuidewayError:
             raise
         except BaseException as error:  # reading values of arbitrary types can raise anything
             contain(error)
             raise InvalidRequest(f"the request cannot be read: {text_of(error)}") from error
 
-    def _admit(self, request: Request, bans: Bans | None, is_valid: bool, short_budget: ShortBudget) -> Admission:
+    def _admit(self, request: Request, bans: Bans | None, verdict: str | None, short_budget: ShortBudget) -> Admission:
         self._open.check_new(request)
-        if is_valid:
-            request = freeze_request(request, self._whitespace, self._on_unenforced)
-        else:
+        if verdict is None:
             request = self._validate(request)
+        else:
+            request = freeze_request(request, self._whitespace, self._on_unenforced)
+            if request.params.constraint is not None:
+                self._mask.candidates.of(request.tenant).learn(request.params.constraint, verdict)
         request = refuse_reasoning(request) if self._gate is None else self._gate.resolve_reasoning(request)
         params = request.params
         chosen = [self._by_name[name] for name in params.modifiers]
@@ -301,6 +303,12 @@ class Runtime:
             tuple(name for name, _ in companions),
             b"" if opening is None else opening.prefix,
         )
+
+    def verdict(self, admission: Admission) -> str:
+        """Return what was decided of a request, for `admit` in another runtime."""
+        request = admission.request
+        constraint = request.params.constraint
+        return "" if constraint is None else self._mask.candidates.of(request.tenant).chosen(constraint).text
 
     def _edit_prompt(self, request: Request) -> tuple[Request, Opening | None]:
         """Let a modifier edit the prompt. Return the request with the new prompt, and what its outputs begin with."""

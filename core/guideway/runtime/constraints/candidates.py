@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from functools import cached_property
 from threading import Lock
 from typing import TypeAlias
 
 from guideway.api.grammar import GrammarStrategy, Support
-from guideway.api.types import Constraint, JsonSchema, Losses, StructuralTag
+from guideway.api.types import Constraint, JsonSchema, Loss, Losses, StructuralTag
 from guideway.errors import InvalidGrammar, LimitExceeded, UnsupportedGrammar, blame
 from guideway.json_schema import (
     IN_PLACE_APPLICATORS,
@@ -85,7 +87,7 @@ class Candidate:
         return locate(_offered(constraint), self.unenforced, self.losses)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Chosen:
     """The decisions of all strategies about a constraint."""
 
@@ -98,6 +100,15 @@ class Chosen:
     def size(self) -> int:
         """Characters of the rewritten schemas and their losses."""
         return sum(0 if each.rewritten is None else each.rewritten.size for each in self.candidates)
+
+    @cached_property
+    def text(self) -> str:
+        """The decisions, for `CandidateCache.learn` in another process."""
+        rows = [
+            (each.name, each.unenforced, each.key[-1].hex(), each.rewritten and astuple(each.rewritten))
+            for each in self.candidates
+        ]
+        return json.dumps([rows, dict(self.refusals)])
 
 
 def choose(
@@ -309,13 +320,34 @@ class CandidateCache:
         if found is None:
             found = choose(constraint, self._strategies, self._homes)
             canonical = self._tenant, constraint.strategy, constraint.kind, constraint_digest(constraint)
-            with self._lock:
-                for each in dict.fromkeys((key, canonical)):
-                    self._size += found.size if each not in self._known else 0
-                    self._known[each] = found
-                while len(self._known) > MAX_CONSTRAINTS or self._size > MAX_SIZE:
-                    self._size -= self._known.popitem(last=False)[1].size
+            self._keep(found, key, canonical)
         return found
+
+    def learn(self, constraint: Constraint, decisions: str) -> None:
+        """Take over `Chosen.text` of a constraint from another process, with the same strategies and limits."""
+        key = (self._tenant, *_key(constraint))
+        if key in self._known:
+            return
+        rows, refusals = json.loads(decisions)
+        candidates = []
+        for name, unenforced, digest, rewritten in rows:
+            strategy = self._strategies[name]
+            home = (self._homes or {}).get(name) or Here(strategy)
+            form = None
+            if rewritten is not None:
+                text, losses, ordered = rewritten
+                form = Rewritten(text, Losses(Loss(*loss) for loss in losses), ordered)
+            its_key = name, constraint.kind, bytes.fromhex(digest)
+            candidates.append(Candidate(name, strategy, home, tuple(unenforced), its_key, form))
+        self._keep(Chosen(candidates, refusals), key)
+
+    def _keep(self, found: Chosen, *keys: tuple[str, str | None, str, bytes]) -> None:
+        with self._lock:
+            for each in dict.fromkeys(keys):
+                self._size += found.size if each not in self._known else 0
+                self._known[each] = found
+            while len(self._known) > MAX_CONSTRAINTS or self._size > MAX_SIZE:
+                self._size -= self._known.popitem(last=False)[1].size
 
 
 def _key(constraint: Constraint) -> tuple[str | None, str, bytes]:

@@ -451,7 +451,7 @@ class Core:
         if self._entering.get(request_id) is not ready:
             return
         try:
-            is_valid = self._is_admitted(params.structured_outputs._backend)
+            verdict = self._verdict(params.structured_outputs._backend)
             prompt = request.prompt_token_ids or (0,)
             reasons = not carries_only(params) and may_reason()
             if reasons and self._unmarked:
@@ -459,7 +459,7 @@ class Core:
             ours = request_of(request_id, prompt, params, samples=self._shapes, may_reason=reasons)
             bans = None if carries_only(params) else bans_of(params)
             short = short_budget_of(params)
-            admission = self.runtime.admit(ours, bans, is_valid=is_valid, short_budget=short)
+            admission = self.runtime.admit(ours, bans, verdict=verdict, short_budget=short)
         except BaseException as error:  # vLLM must get every error, and expects an Exception
             self._refuse(request_id, ready, error if isinstance(error, Exception) else GuidewayError(text_of(error)))
             contain(error)  # in the thread that runs the steps it may be a Ctrl-C
@@ -494,18 +494,20 @@ class Core:
         with suppress(InvalidStateError):  # it was already refused for missing its deadline
             ready.set_exception(error)
 
-    def _is_admitted(self, mark: Any) -> bool:
-        """Return whether a mark says that a front end has admitted the request. No client can write one, and a front
-        end overwrites those that it receives. Raises `PluginError` for a front end with other plugins."""
+    def _verdict(self, mark: Any) -> str | None:
+        """Return the verdict of a front end that has admitted the request, which follows its mark; None without one. No
+        client can write a mark, and a front end overwrites those that it receives. Raises `PluginError` for a front end
+        with other plugins."""
         if not isinstance(mark, str) or not mark.startswith(PREFIX):
-            return False
-        if not mark.endswith(f".{self.plan.fingerprint}"):
+            return None
+        whose, _, verdict = mark.partition(" ")
+        if not whose.endswith(f".{self.plan.fingerprint}"):
             raise PluginError(
                 "front end and engine core do not run the same plugins: their files, versions or options differ; "
                 "install the same packages everywhere and start the server anew",
                 plugin="host.vllm",
             )
-        return True
+        return verdict
 
     def _slot(self, request_id: str) -> int:
         slot = self._states[request_id].slot

@@ -195,7 +195,7 @@ class FrontEnd:
         if self._config.isolate_tenants:
             request.cache_salt = repr((ours.tenant, request.cache_salt))
         bans = None if ours.params.constraint is None else bans_of(params)
-        acting, constraint = yield from self._try(ours, bans, short_budget_of(params))
+        acting, constraint, verdict = yield from self._try(ours, bans, short_budget_of(params))
         late = [name for name in acting if self._modifiers[name].stage in (Stage.POST_WARP, Stage.SAMPLE)]
         if (acting or ours.params.records) and request.prompt_embeds is not None:
             what, field = (f"modifier {acting[0]!r} needs", "modifiers") if acting else (f"{RECORDS} need", RECORDS)
@@ -212,7 +212,7 @@ class FrontEnd:
             params.structured_outputs = outputs = copy.copy(params.structured_outputs)
             if isinstance(constraint, JsonSchema) and not isinstance(outputs.json, str):
                 outputs.json = str(constraint.source())
-            outputs._backend = f"{PREFIX}{self._fingerprint}"
+            outputs._backend = f"{PREFIX}{self._fingerprint} {verdict}"
         handed_on = (params.extra_args or {}).get("kv_transfer_params")
         if isinstance(handed_on, dict) and ATTRIBUTE in handed_on:
             # a proxy passed on the report of another request, which no connector understands
@@ -281,21 +281,21 @@ class FrontEnd:
 
     def _try(
         self, request: Request, bans: Bans | None = None, short_budget: ShortBudget | None = None
-    ) -> Trial[tuple[list[str], Constraint | None]]:
-        """Yield the request's admission, and return the modifiers that act on it, and its constraint as admitted. It
-        may still be compiling then."""
+    ) -> Trial[tuple[list[str], Constraint | None, str]]:
+        """Yield the request's admission, and return the modifiers that act on it, its constraint as admitted, and the
+        runtime's verdict. It may still be compiling then."""
         admission = self._runtime.admit(request, bans, short_budget=short_budget)
-        constraint = admission.request.params.constraint
+        constraint, verdict = admission.request.params.constraint, self._runtime.verdict(admission)
         try:
             yield admission
             if not admission.ready():
                 with self._slot:
-                    return list(self._runtime.may_act(admission)), constraint
+                    return list(self._runtime.may_act(admission)), constraint, verdict
             if self._config.modifiers:
-                return self._start(admission), constraint
+                return self._start(admission), constraint, verdict
             if admission.compilation is not None:
                 admission.compilation.result()
-            return [], constraint
+            return [], constraint, verdict
         finally:
             self._abandon(admission)
 
