@@ -353,3 +353,43 @@ def test_a_regular_expression_is_complete_from_its_shortest_text_on(
     shortest, _ = draw(cls, Regex(pattern), Bans(), None, Random(seed))
     drawn, is_complete = draw(cls, Regex(pattern), Bans(), len(shortest) + 1 + more, Random(seed))
     assert is_complete, vocabulary().decode(drawn)
+
+
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+def test_the_end_of_many_nested_objects_is_found(cls: type[GrammarStrategy]) -> None:
+    schema = record(value={"type": "array", "items": record(value={"type": "string"}), "minItems": 2})
+    for _ in range(12):
+        schema = record(value=schema)
+    assert shortest(cls, schema) < 100
+
+
+def test_a_number_that_must_be_a_multiple_ends() -> None:
+    quantity = {"type": "integer", "multipleOf": 12, "minimum": 24}
+    known = shortest(LLGuidanceStrategy, record(quantity={"const": 24}))
+    assert shortest(LLGuidanceStrategy, record(quantity=quantity)) <= known + 1
+
+
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+def test_a_string_with_a_least_length_is_judged_by_characters(cls: type[GrammarStrategy]) -> None:
+    schema = record(by={"type": "string", "minLength": 3})
+    strategy, least = strategy_of(cls), shortest(cls, schema)
+    grammar, reserve = strategy.compile(JsonSchema(schema)), Reserve.of(JsonSchema(schema), vocabulary())
+    matcher = new_matcher(strategy, grammar, vocabulary().stop_token_ids)
+    closer = Closer(lexicon(), vocabulary().stop_token_ids, Budget(least, reserve))
+    bitmask = np.zeros((1, lexicon().words), dtype=np.int32)
+    for token_id in vocabulary().encode(b'{"by":"') or ():
+        matcher.accept((token_id,))
+        closer.accept((token_id,))
+    matcher.fill_bitmask(bitmask, 0)
+    closer.restrict(matcher, (), bitmask)
+    allowed = [vocabulary().tokens[i] for i in np.flatnonzero(unpack(bitmask, len(vocabulary()))[0])]
+    assert allowed
+    assert [token for token in allowed if len(token.decode(errors="ignore")) < 3] == []
+
+
+def shortest(cls: type[GrammarStrategy], schema: dict[str, Any]) -> int:
+    strategy, stops = strategy_of(cls), vocabulary().stop_token_ids
+    matcher = new_matcher(strategy, strategy.compile(JsonSchema(schema)), stops)
+    found = Closer(lexicon(), stops, Budget(4096, Reserve.of(JsonSchema(schema), vocabulary()))).shortest(matcher)
+    assert found is not None, "no output was found"
+    return found

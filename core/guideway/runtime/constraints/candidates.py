@@ -332,7 +332,7 @@ class CandidateCache:
         candidates = []
         for name, unenforced, digest, rewritten in rows:
             strategy = self._strategies[name]
-            home = (self._homes or {}).get(name) or Here(strategy)
+            home = (self._homes or {}).get(name) or Home(strategy)
             form = None
             if rewritten is not None:
                 text, losses, ordered = rewritten

@@ -79,6 +79,11 @@ class Lexicon:
         return np.array([len(token) for token in self.tokens], dtype=np.int32)
 
     @cached_property
+    def characters(self) -> NDArray[np.int32]:
+        """``int32[num_tokens]``: whole characters of each token."""
+        return np.array([len(token.decode(errors="ignore")) for token in self.tokens], dtype=np.int32)
+
+    @cached_property
     def longest(self) -> int:
         """Most bytes of a token to spell texts with, at most `LONGEST`."""
         return min(LONGEST, int(self.lengths.max()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ DEEPER = 2
 """Nested objects and arrays that a search may open without extra cost. Each further level costs as much as a worse try,
 because recursive schemas would lead the search ever deeper."""
 
+DIGITS = [b"%d" % digit for digit in range(10)]
+
 
 @dataclass(slots=True, eq=False)
 class _Node:
@@ -33,6 +36,8 @@ class _Node:
 
     token_ids: Sequence[int]
     position: Position
+    text: hashlib.blake2b = field(default_factory=hashlib.blake2b)
+    """The digest of the path's text, without most white space between tokens of JSON."""
     before: _Node | None = None
     num_tokens: int = 0
     cost: int = 0
@@ -75,6 +80,9 @@ class Search:
     _root: _Node = field(init=False)
     _at: _Node = field(init=False)
     """The node whose path the matcher has accepted."""
+    _seen: set[bytes] = field(init=False, default_factory=set)
+    """Digests of the texts of nodes. The same text in other tokens, or with other white space, has the same
+    completions."""
 
     def completion(self) -> list[int] | None:
         """Return the first completion found, with a stop token; None if there is none. The matcher's state is kept."""
@@ -107,6 +115,8 @@ class Search:
 
     def _go_to(self, node: _Node) -> None:
         """Roll back and advance the matcher to the path of `node`, in time that grows with the tokens that differ."""
+        if node is self._at:
+            return
         steps, here, there = list[Sequence[int]](), self._at, node
         while here is not there:
             if there.num_tokens >= here.num_tokens and there.before is not None:
@@ -159,9 +169,15 @@ class Search:
             if num_taken < len(token_ids):
                 matcher.rollback(num_taken)
                 continue
+            written = self.lexicon.write(token_ids)
+            position, text = node.position.after(written), node.text.copy()
+            text.update(_without_blanks(written, node.cursor, position.json))
+            if text.digest() in self._seen:
+                matcher.rollback(num_taken)
+                continue
+            self._seen.add(text.digest())
             self._path += token_ids
-            position = node.position.after(self.lexicon.write(token_ids))
-            self._at = _Node(token_ids, position, node, length, node.cost)
+            self._at = _Node(token_ids, position, text, node, length, node.cost)
             return self._at
         return None
 
@@ -172,6 +188,8 @@ class Search:
         if cursor is not None:
             quick = lexicon.of((*_signs_at(cursor), *(VALUES if cursor.place is Place.VALUE else ())))
             yield from ([token_id] for token_id in quick)
+            if cursor.place is Place.SCALAR:  # a number that must be a multiple may end after another digit
+                yield from ([digit, sign] for digit in lexicon.of(DIGITS) for sign in quick)
         if self._is_in_new():
             yield from self._strings()
         self.prover.num_left -= MASK
@@ -228,6 +246,14 @@ class Search:
             token_ids = spell(end)
             if token_ids and (cursor is not None or self.prover.end(token_ids) is not None):
                 yield token_ids
+
+
+def _without_blanks(text: bytes, before: JsonCursor | None, after: JsonCursor | None) -> bytes:
+    """Return the text between two positions without white space around it, if it is outside strings in JSON."""
+    if before is None or after is None:
+        return text
+    kept = text if before.in_string else text.lstrip()
+    return (kept if after.in_string else kept.rstrip()) or text
 
 
 def _signs_at(cursor: JsonCursor) -> Sequence[bytes]:
