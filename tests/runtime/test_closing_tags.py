@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from xgrammar.builtin_structural_tag import get_model_structural_tag
 
-from tests.support.closing import LEXICON, STOPS, VOCABULARY, drawn, record
+from tests.support.closing import LEXICON, STOPS, VOCABULARY, allowed_after, drawn, record
 
 TAGS = {
     "hermes": ('<tool_call>{"name": "plant", "arguments": ', "}</tool_call>"),
@@ -155,6 +155,39 @@ def test_an_element_whose_length_is_bounded_ends_at_its_end(length: dict[str, in
     tag = get_model_structural_tag("qwen_3_coder", [tool], named, reasoning="disabled").model_dump(mode="json")
     begin, end = "<tool_call>\n<function=plant>\n<parameter=query>", "</parameter>\n</function>\n</tool_call>"
     assert shortest(XGrammarStrategy, StructuralTag(tag)) <= len(begin) + 2 + len(end)
+
+
+@pytest.mark.parametrize("model", ["qwen_3_coder", "glm_4_7"])
+def test_an_argument_of_any_name_is_whole(model: str) -> None:
+    tool = {"type": "function", "function": {"name": "plant", "parameters": {"type": "object"}, "strict": False}}
+    named = {"type": "function", "function": {"name": "plant"}}
+    tag = get_model_structural_tag(model, [tool], named, reasoning="disabled").model_dump(mode="json")
+    strategy, constraint = XGrammarStrategy(VOCABULARY, {}), StructuralTag(tag)
+    grammar, reserve = strategy.compile(constraint), Reserve.of(constraint, VOCABULARY)
+    begun = {"qwen_3_coder": b"<tool_call>\n<function=plant>\n<parameter=q", "glm_4_7": b"<tool_call>plant<arg_key>q"}
+    matcher, closer = new_matcher(strategy, grammar, STOPS), Closer(LEXICON, STOPS, Budget(4096, reserve))
+    token_ids = [LEXICON.ids[bytes((byte,))] for byte in begun[model]]
+    assert matcher.accept(token_ids) == len(token_ids)
+    closer.accept(token_ids)
+    assert closer.shortest(matcher) is not None
+
+
+@pytest.mark.parametrize("first", [b"<tool_call>", b"<tool_call>\n<function="])
+def test_a_call_that_does_not_fit_does_not_begin_with_its_first_line_either(first: bytes) -> None:
+    tool = {"type": "function", "function": {"name": "plant", "parameters": record(at={"type": "integer"})}}
+    tag = get_model_structural_tag("qwen_3_coder", [tool], "auto", reasoning="disabled").model_dump(mode="json")
+    strategy, constraint = XGrammarStrategy(VOCABULARY, {}), StructuralTag(tag)
+    grammar, reserve = strategy.compile(constraint), Reserve.of(constraint, VOCABULARY)
+    for limit, fits in ((60, False), (140, True)):
+        matcher, closer = new_matcher(strategy, grammar, STOPS), Closer(LEXICON, STOPS, Budget(limit, reserve))
+        for byte in first[:-1]:
+            if LEXICON.ids[bytes((byte,))] not in allowed_after(matcher, closer):
+                assert not fits
+                break
+            matcher.accept((LEXICON.ids[bytes((byte,))],))
+            closer.accept((LEXICON.ids[bytes((byte,))],))
+        else:
+            assert (LEXICON.ids[first[-1:]] in allowed_after(matcher, closer)) is fits
 
 
 def tagged(schema: Any, kind: str) -> StructuralTag:

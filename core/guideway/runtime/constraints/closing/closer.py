@@ -259,35 +259,47 @@ class Closer:
         those that open a tag if no completion in at most `limit` further tokens is found."""
         lexicon, triggers = self._lexicon, [trigger.encode() for trigger in self._budget.reserve.triggers]
         past = lexicon.write(self._accepted[-max(map(len, triggers)) :])
-        opening: dict[int, bytes] = {}
-        """By token: the text that it writes from the trigger on. Tokens that write the same text have the same cost."""
-        for trigger in triggers:
-            opening |= lexicon.opening(trigger)
-            for end in range(1, len(trigger)):
-                if past.endswith(trigger[:end]):
-                    opening |= {i: trigger[:end] + lexicon.tokens[i] for i in lexicon.which("begin", trigger[end:])}
         mask, refused = row.tobytes(), np.zeros(lexicon.num_bits, dtype=np.bool_)
-        for token_id, written in opening.items():
-            if is_allowed(row[np.newaxis], 0, token_id):
-                if (mask, written) not in self._opened:
-                    self._opened[mask, written] = self._find_cost(matcher, token_id)
-                refused[token_id] = self._opened[mask, written] > limit
+        for trigger in triggers:
+            for token_id, written in self._opening(trigger, past).items():
+                if is_allowed(row[np.newaxis], 0, token_id):
+                    if (mask, written) not in self._opened:
+                        rest = trigger[len(written) :] if trigger.startswith(written) else b""
+                        self._opened[mask, written] = self._find_cost(matcher, token_id, rest)
+                    refused[token_id] = self._opened[mask, written] > limit
         return refused
 
-    def _find_cost(self, matcher: Matcher, token_id: int) -> int:
-        """Return the number of tokens of the shortest completion found after a token, stop token included.
+    def _opening(self, trigger: bytes, past: bytes) -> dict[int, bytes]:
+        """Return the tokens that complete a trigger, or its first line, each with its text from the trigger on.
 
-        Return 0 if the token completes the output or the matcher does not take it, `MOST` if no completion is found.
+        They follow the text `past`. Tokens that write the same text have the same cost.
         """
-        if matcher.accept((token_id,)) != 1:
-            return 0
-        self._accepted.append(token_id)
+        lexicon, found = self._lexicon, dict[int, bytes]()
+        _, line_end, others = trigger.lstrip().partition(b"\n")
+        for mark in (trigger.removesuffix(line_end + others), trigger):
+            found |= lexicon.opening(mark)
+            for end in range(1, len(mark)):
+                if past.endswith(mark[:end]):
+                    found |= {i: mark[:end] + lexicon.tokens[i] for i in lexicon.which("begin", mark[end:])}
+        return found
+
+    def _find_cost(self, matcher: Matcher, token_id: int, rest: bytes) -> int:
+        """Return the number of tokens of the shortest completion found after a token and the rest of a trigger, stop
+        token included, and the rest's own.
+
+        Return 0 if they complete the output or the matcher does not take them, `MOST` if no completion is found.
+        """
+        path = [token_id, *(self._lexicon.spell(rest) or ())]
+        num_taken = matcher.accept(tuple(path))
+        self._accepted += path[:num_taken]
         try:
-            found = 0 if matcher.is_accepting() else self.shortest(matcher)
-            return MOST if found is None else found
+            if num_taken < len(path) or matcher.is_accepting():
+                return 0
+            found = self.shortest(matcher)
+            return MOST if found is None else len(path) - 1 + found
         finally:
-            self.rollback(1)
-            matcher.rollback(1)
+            self.rollback(num_taken)
+            matcher.rollback(num_taken)
 
     def _find_after(
         self, lifts_bans: bool, token_id: int, known: Sequence[Way], prover: Prover
@@ -394,7 +406,8 @@ class Closer:
                 continue
             part = PART if record.texts == () or record.lifts_bans else 1
             found = self._find(self._prover(matcher, lifts_bans, self._work(left) // part), left, known)
-            if found is None and not num_accepted:  # the number that an error names fits
+            if found is None and (not num_accepted or record.texts == (b"",)):
+                # the number that an error names fits, or the one that allowed a tag to begin
                 found = self._find_shortest(matcher, lifts_bans)
             if found is not None:
                 way = self._spell(self._text(found), self._position(num_accepted), self._accepted, lifts_bans)

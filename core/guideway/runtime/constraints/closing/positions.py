@@ -71,9 +71,10 @@ class Position(NamedTuple):
 
     @property
     def end(self) -> bytes:
-        """The text that ends the last element that began, if the text resembles XML; else empty."""
-        begun = ELEMENT.match(self.element)
-        return b"</" + begun[1] + b">" if begun else b""
+        """The text that ends the last element that began, or its beginning, if the text resembles XML; else empty."""
+        if begun := ELEMENT.match(self.element):
+            return b"</" + begun[1] + b">"
+        return b"" if not self.element or self.element.endswith(b">") else b">"
 
 
 def _has_ended(json: JsonCursor, byte: int) -> bool:
