@@ -213,6 +213,23 @@ def test_blanks_between_tokens_of_json_compete(cls: type[GrammarStrategy], piece
     assert matcher.is_terminated()
 
 
+@pytest.mark.parametrize("pattern", ["(?s:.*)", "[^a]*"])
+def test_text_that_is_complete_loses_nothing_but_unfinished_characters(pattern: str) -> None:
+    strategy, stops, constraint = strategy_of(LLGuidanceStrategy), vocabulary().stop_token_ids, Regex(pattern)
+    for left in (1, 2, 8):
+        closer = Closer(lexicon(), stops, Budget(left, Reserve.of(constraint, vocabulary())))
+        matcher, row = (
+            new_matcher(strategy, strategy.compile(constraint), stops),
+            np.zeros((2, lexicon().words), np.int32),
+        )
+        matcher.fill_bitmask(row, 0)
+        row[1] = row[0]
+        closer.restrict(matcher, (), row[1:])
+        before, after = unpack(row, len(vocabulary()))
+        lost = [vocabulary().tokens[i] for i in np.flatnonzero(before & ~after)]
+        assert not [token for token in lost if token.decode(errors="ignore").encode() == token]
+
+
 def tags(*, required: bool) -> StructuralTag:
     return StructuralTag(
         {

@@ -91,7 +91,7 @@ class Judge:
         if token_id in self.costs:
             return True
         token = self.lexicon.tokens[token_id]
-        finish = self.lexicon.finish(token) if self.in_text else b""
+        finish = self._finish(token)
         before = [token_id, *(self.lexicon.spell(finish) or ())]
         token += finish
         after = self.position.after(self.lexicon.write(before)).json
@@ -107,8 +107,12 @@ class Judge:
     def _search(self, token_id: int) -> None:
         """Search for a completion after a token and set its entry in `costs`; `MOST` if none is found."""
         self.costs[token_id] = MOST
-        if self.in_text and self.lexicon.finish(self.lexicon.tokens[token_id]):
+        if self._finish(self.lexicon.tokens[token_id]):
             return
         if (found := self.find(token_id, self.ways, self.prover)) is not None:
             self.costs[token_id], way = found
             self.ways.append(way)
+
+    def _finish(self, token: bytes) -> bytes:
+        """Return bytes that complete what a token leaves unfinished in text."""
+        return self.lexicon.finish(token, in_json=self.position.json is not None) if self.in_text else b""

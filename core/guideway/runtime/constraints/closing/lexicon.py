@@ -122,9 +122,10 @@ class Lexicon:
         found = {i: text[text.find(trigger) :] for i, text in texts.items()}
         return found | {i: name for i, name in self._special.items() if name and trigger.startswith(name)}
 
-    def finish(self, token: bytes) -> bytes:
-        """Return bytes that complete the character or escape within which a token ends; empty if it ends in none."""
-        if escape := UNFINISHED.search(token):
+    def finish(self, token: bytes, *, in_json: bool = True) -> bytes:
+        """Return bytes that complete the character, or in JSON the escape, within which a token ends; empty if it ends
+        in none."""
+        if in_json and (escape := UNFINISHED.search(token)):
             return b"u001f"[len(escape[1]) :] if escape[1] else b"n"
         return next((finish for finish in CONTINUATIONS if _is_whole(token + finish)), b"")
 
