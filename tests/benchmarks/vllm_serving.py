@@ -46,7 +46,8 @@ SIDES = ("stock", "guideway")
 async def once(server: Server, options: argparse.Namespace, seed: int) -> tuple[float, float, Counter[str]]:
     """Return the wall seconds of a run, the CPU seconds of the tree, and how the answers ended."""
     places, ends = asyncio.Semaphore(options.at_once), Counter[str]()
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=options.at_once)
+    # it closes idle connections before the server does, which would fail a request that reuses one
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=options.at_once, keepalive_expiry=2.0)
     async with httpx.AsyncClient(base_url=server.url, timeout=600, limits=limits) as client:
 
         async def ask(i: int) -> None:
