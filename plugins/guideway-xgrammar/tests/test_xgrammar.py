@@ -402,3 +402,28 @@ def test_names_beside_applied_schemas_are_refused(strategy: GrammarStrategy, key
     schema = {"type": "object", "propertyNames": {"type": "string", keyword: [{}]}}
     with pytest.raises(UnsupportedGrammar, match="#/propertyNames"):
         strategy.compile(JsonSchema(schema))
+
+
+@pytest.mark.parametrize("text", [{"type": "string", "minLength": 2}, {"type": "string", "maxLength": 40}])
+@pytest.mark.parametrize("place", ["{}", '{"anyOf": [{"type": "null"}, {}]}', '{"$ref": "#/$defs/text"}'])
+def test_the_text_of_an_element_ends_at_its_end(text: dict[str, Any], place: str) -> None:
+    strategy = guideway_grammar_strategy()(byte_vocabulary(), {})
+    value = json.loads(place.replace("{}", json.dumps(text)))
+    nested = {"type": "array", "items": {"type": "string", "minLength": 3, "pattern": "^b"}}
+    schema = {"type": "object", "properties": {"a": value, "b": nested}, "required": ["a"], "$defs": {"text": text}}
+    content = {"type": "json_schema", "json_schema": schema, "style": "qwen_xml"}
+    constraint = StructuralTag({"type": "structural_tag", "format": content})
+    assert strategy.supports(constraint).unenforced >= text.keys() - {"type"}
+    begin = b"<parameter=a>x</parameter>"
+    for rest, expected in ((b"", True), (b"</parameter>", False), (b"y</parameter>", False)):
+        matcher = strategy.compile(constraint).matcher(frozenset({END}))
+        assert (matcher.accept(tuple(begin + rest)) == len(begin + rest)) is expected, rest
+
+
+def test_lengths_that_excludes_would_drop_are_named() -> None:
+    strategy = guideway_grammar_strategy()(byte_vocabulary(), {})
+    schema = {"type": "object", "properties": {"a": {"type": "string", "minLength": 2}}, "required": ["a"]}
+    content = {"type": "json_schema", "json_schema": schema, "excludes": ["<end>"]}
+    constraint = StructuralTag({"type": "structural_tag", "format": content})
+    assert "minLength" in strategy.supports(constraint).unenforced
+    assert strategy.compile(constraint).matcher(frozenset({END})).accept(tuple(b'{"a":""}')) == 8

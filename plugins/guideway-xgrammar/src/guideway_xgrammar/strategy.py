@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
@@ -44,6 +44,7 @@ from guideway.json_schema import (
     in_a_row,
     names_may_run_out,
     pattern_details,
+    resolve,
     restrict,
     subschemas,
     tag_nodes,
@@ -79,6 +80,7 @@ _AFTER_COMMA = re.compile(r'^(basic_(?:array_items|object_properties) ::= \(\()"
 _SEPARATOR = re.compile(r'(?<!Regex\()"[,:]"')
 """A comma or colon between JSON tokens in a compact grammar, where literals escape their quotes."""
 
+LENGTHS = ("minLength", "maxLength")
 JSON_KINDS = frozenset({"json_schema", "json_object"})
 # xgrammar allows raw control characters in strings that have a length, which is not JSON. JSON needs no token with one,
 # except line feed and carriage return between values, and xgrammar does keep those out of strings.
@@ -169,10 +171,11 @@ class Strategy(GrammarStrategy):
                 return Support(reason=f"structural tags of type {kind} are not supported: a grammar has no tokens")
         schemas = tag_schemas(tag)
         found = _mark_names(SUPPORT.support(constraint, schemas), constraint, schemas)
-        if not found.refused and constraint.spacing != "any":
-            regions = [node for node in tag_nodes(tag) if node.get("type") == "json_schema"]
-            if not all(map(_is_plain, regions)):
-                found = replace(found, unenforced=found.unenforced | {"whitespace"})
+        regions = [node for node in tag_nodes(tag) if node.get("type") == "json_schema" and not _is_plain(node)]
+        if not found.refused and regions:
+            names = {name for region in regions for node in _texts_in(region) for name in LENGTHS if name in node}
+            names |= {"whitespace"} if constraint.spacing != "any" else set()
+            found = replace(found, enforced=found.enforced - names, unenforced=found.unenforced | names)
         return _mark_whitespace(found, constraint.spacing, schemas)
 
     def compile(self, constraint: Constraint) -> XgrammarCompiled:
@@ -414,6 +417,11 @@ def _set_whitespace(tag: Any, constraint: StructuralTag) -> Any:
         return {k: v if k in ("json_schema", "schema") else _set_whitespace(v, constraint) for k, v in tag.items()}
     if isinstance(tag.get("json_schema"), dict):
         tag = {**tag, "json_schema": _spell(constraint, tag["json_schema"])}
+        if not _is_plain(tag):
+            tag["json_schema"] = json.loads(json.dumps(tag["json_schema"]))
+            for node in list(_texts_in(tag)):
+                for name in LENGTHS:
+                    node.pop(name, None)
     if whitespace == "any":
         return tag
     if not _is_plain(tag):  # `supports` lists white space
@@ -444,6 +452,29 @@ def _gap(most: int) -> str:
 def _is_plain(region: Mapping[str, Any]) -> bool:
     """Return whether a grammar can express everything about a JSON region."""
     return region.get("style", "json") == "json" and not region.get("excludes")
+
+
+def _texts_in(region: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the subschemas of the strings of a JSON region whose lengths xgrammar does not enforce: of all with
+    `excludes`, and of those that are the text of an element. Such a text may contain the end of its element, so that a
+    parser reads a shorter one, and no mask shows that the element may end."""
+    schema = region.get("json_schema", True)
+    if region.get("excludes"):
+        yield from (node for _, node in subschemas(schema) if isinstance(node, dict))
+        return
+    pending, seen = [(schema, False)], set[tuple[int, bool]]()
+    while pending:
+        node, is_text = pending.pop()
+        if not isinstance(node, dict) or (id(node), is_text) in seen:
+            continue
+        seen.add((id(node), is_text))
+        if is_text:
+            yield node
+        pending += [(part, is_text) for keyword in ("allOf", "anyOf", "oneOf") for part in node.get(keyword, ())]
+        pending.append((resolve(schema, node["$ref"]) if "$ref" in node else None, is_text))
+        if not is_text:
+            elements = [*node.get("properties", {}).values(), *node.get("patternProperties", {}).values()]
+            pending += [(part, True) for part in (*elements, node.get("additionalProperties"))]
 
 
 def _modernize(tag: Any) -> Any:
