@@ -216,7 +216,7 @@ def test_an_engine_writes_what_is_required_within_the_limit(grammar_host: Litera
     config = EngineConfig(model="demo", grammar=("llguidance",), grammar_host=grammar_host, max_model_len=160)
     orders = set()
     with Engine(config) as engine:
-        wanted = SamplingParams(max_tokens=70, temperature=2.0, seed=1, n=4, constraint=schema, on_unenforced="refuse")
+        wanted = SamplingParams(max_tokens=70, temperature=8.0, seed=1, n=4, constraint=schema, on_unenforced="refuse")
         for output in engine.generate(["x"], wanted)[0].outputs:
             value = json.loads(output.text)
             assert Draft202012Validator(PERSON).is_valid(value), output

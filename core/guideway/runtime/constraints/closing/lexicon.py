@@ -66,7 +66,7 @@ class Lexicon:
         kept = lru_cache(MOST_KEPT)
         self.spell = lru_cache(16 * MOST_KEPT)(self._spell)
         self.which, self.groups_of = kept(self._which), kept(self._groups_of)
-        self._longest_first = kept(self._ordered)
+        self.signs, self._longest_first = kept(self._signs), kept(self._ordered)
 
     @cached_property
     def ids(self) -> dict[bytes, int]:
@@ -206,6 +206,11 @@ class Lexicon:
         # only white space: a line feed first, since the end of a tag often has a line of its own
         allowed = self.bits(row)
         return found or [i for i in self.of((b"\n", b" ", b"\t", b"\r")) if allowed[i]] or list(ids[:1].tolist())
+
+    def _signs(self, row: bytes) -> list[int]:
+        """Return the tokens of a row that are single bytes, but no letters and no blanks."""
+        singles = (self.lengths == 1) & self.bits(row)
+        return [i for i in np.flatnonzero(singles).tolist() if self.tokens[i].strip() and not self.tokens[i].isalpha()]
 
     def _groups_of(self, row: bytes, place: Place | None) -> tuple[list[NDArray[np.int32]], NDArray[np.int32]]:
         """Return the tokens of a row of a bitmask in groups that do the same to an output, and those that are plain

@@ -211,6 +211,8 @@ class Search:
             element = self._at.position.end and (before.pop() if len(before) == 1 else b"") + self._at.position.end
             ends = (element, *(mark for mark in marks if mark not in written), *excluded)
             yield from filter(None, (lexicon.spell(end) for end in ends))
+            # a text ends in a punctuation mark or a digit more often than in a letter
+            yield from ([i] for i in lexicon.signs(row) if self.prover.end([i]) is not None)
             if self._at.position.element.startswith(b"</") and lexicon.has_letters(row):
                 return  # the end may be text of the element: no more text is tried, since no mask would show its end
         tried = set(quick)
