@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from guideway import Engine
 from guideway.api import (
+    Constraint,
     GrammarStrategy,
     JsonSchema,
     LimitExceeded,
@@ -165,9 +166,12 @@ def test_requests_for_one_constraint_share_what_is_found(monkeypatch: pytest.Mon
     assert sum(each.is_first for each in searches) <= 1 + 2
 
 
-def test_a_long_text_that_does_not_fit_costs_no_host_its_life() -> None:
+@pytest.mark.parametrize(
+    "constraint", [JsonSchema({"const": "x" * 10_000}), Regex("(ab){1000}c")], ids=["const", "regex"]
+)
+def test_a_long_text_that_does_not_fit_costs_no_host_its_life(constraint: Constraint) -> None:
     """A search whose time grew with the square of the text would exceed the limit of the host's CPU time."""
-    params = SamplingParams(max_tokens=24, temperature=1.0, seed=7, constraint=JsonSchema({"const": "x" * 10_000}))
+    params = SamplingParams(max_tokens=24, temperature=1.0, seed=7, constraint=constraint)
     with Engine("demo", grammar=("llguidance",), short_budget="cut") as engine:
         (result,) = engine.generate(["a"], [params])
     assert result.error is None

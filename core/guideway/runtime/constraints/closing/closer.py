@@ -114,7 +114,7 @@ class Closer:
         """By text: ways of the record. Filled on demand."""
         self._far_from = self._far_until = 0
         """The end is too far to search below `_far_until` accepted tokens, as estimated at `_far_from`."""
-        self._opened: dict[tuple[bytes, bytes], int] = {}
+        self._opened: dict[tuple[bytes, bytes, bytes], int] = {}
         """In free text, by mask and text since the trigger began: tokens of the shortest completion found after that
         text; `MOST` if none was found."""
 
@@ -259,14 +259,16 @@ class Closer:
         those that open a tag if no completion in at most `limit` further tokens is found."""
         lexicon, triggers = self._lexicon, [trigger.encode() for trigger in self._budget.reserve.triggers]
         past = lexicon.write(self._accepted[-max(map(len, triggers)) :])
-        mask, refused = row.tobytes(), np.zeros(lexicon.num_bits, dtype=np.bool_)
+        mask, refused, least = row.tobytes(), np.zeros(lexicon.num_bits, dtype=np.bool_), dict[int, int]()
         for trigger in triggers:
             for token_id, written in self._opening(trigger, past).items():
                 if is_allowed(row[np.newaxis], 0, token_id):
-                    if (mask, written) not in self._opened:
-                        rest = trigger[len(written) :] if trigger.startswith(written) else b""
-                        self._opened[mask, written] = self._find_cost(matcher, token_id, rest)
-                    refused[token_id] = self._opened[mask, written] > limit
+                    rest = trigger[len(written) :] if trigger.startswith(written) else b""
+                    key = mask, written, rest
+                    if key not in self._opened:
+                        self._opened[key] = self._find_cost(matcher, token_id, rest)
+                    least[token_id] = min(least.get(token_id, MOST), self._opened[key])
+        refused[[token_id for token_id, cost in least.items() if cost > limit]] = True
         return refused
 
     def _opening(self, trigger: bytes, past: bytes) -> dict[int, bytes]:

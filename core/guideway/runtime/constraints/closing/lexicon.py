@@ -67,6 +67,7 @@ class Lexicon:
         self.spell = lru_cache(16 * MOST_KEPT)(self._spell)
         self.which, self.groups_of = kept(self._which), kept(self._groups_of)
         self.signs, self._longest_first = kept(self._signs), kept(self._ordered)
+        self.spelt = kept(self.spell_from_each_byte)
 
     @cached_property
     def ids(self) -> dict[bytes, int]:

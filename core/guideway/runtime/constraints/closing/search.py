@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from guideway.errors import ConformanceError, DeadEnd
 from guideway.json_schema.cursor import JsonCursor, Place
+from guideway.runtime.constraints.closing.avoiding import Avoiding
 from guideway.runtime.constraints.closing.lexicon import MOST, VALUES, Lexicon
 from guideway.runtime.constraints.closing.positions import Position
 from guideway.runtime.constraints.closing.reserve import Reserve
@@ -28,6 +30,7 @@ DEEPER = 2
 because recursive schemas would lead the search ever deeper."""
 
 DIGITS = [b"%d" % digit for digit in range(10)]
+SIGNS = (b",", b":", b"[", b"{", b"]", b"}")
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +39,7 @@ class _Node:
 
     token_ids: Sequence[int]
     position: Position
-    text: hashlib.blake2b = field(default_factory=hashlib.blake2b)
+    text: hashlib.blake2b = field(default_factory=partial(hashlib.blake2b, digest_size=16))
     """The digest of the path's text, without most white space between tokens of JSON."""
     before: _Node | None = None
     num_tokens: int = 0
@@ -81,8 +84,8 @@ class Search:
     _at: _Node = field(init=False)
     """The node whose path the matcher has accepted."""
     _seen: set[bytes] = field(init=False, default_factory=set)
-    """Digests of the texts of nodes. The same text in other tokens, or with other white space, has the same
-    completions."""
+    """Digests of the texts of nodes. The same text in other tokens, or with other white space, has the same completions
+    unless sequences of tokens are banned."""
 
     def completion(self) -> list[int] | None:
         """Return the first completion found, with a stop token; None if there is none. The matcher's state is kept."""
@@ -172,7 +175,7 @@ class Search:
             written = self.lexicon.write(token_ids)
             position, text = node.position.after(written), node.text.copy()
             text.update(_without_blanks(written, node.cursor, position.json))
-            if text.digest() in self._seen:
+            if text.digest() in self._seen and not isinstance(matcher, Avoiding):
                 matcher.rollback(num_taken)
                 continue
             self._seen.add(text.digest())
@@ -239,23 +242,28 @@ class Search:
                 new = [name for name in names if name.startswith(cursor.text) and name not in (cursor.open[-1] or ())]
                 yield from filter(None, (spell(name.removeprefix(cursor.text)) for name in new))
         most = (2 * self.limit - len(self._path)) * self.lexicon.longest  # bytes: no longer text has few enough tokens
-        ends = (
-            text[i:].encode(errors="replace")
-            for text in texts
-            for i in range(max(0, len(text) - most), 1 if self._path else len(text))
-        )
-        for end in sorted(dict.fromkeys(ends), key=len):
-            token_ids = spell(end)
+        ends: dict[bytes, tuple[bytes, int]] = {}
+        for whole in (text.encode(errors="replace") for text in texts):
+            for at in range(max(0, len(whole) - most), 1 if self._path else len(whole)):
+                if not 0x80 <= whole[at] < 0xC0:  # a character begins
+                    ends.setdefault(whole[at:], (whole, at))
+        for end in sorted(ends, key=len):
+            whole, at = ends[end]
+            cost, lengths = self.lexicon.spelt(whole)
+            if self.prover.num_left <= 0:
+                return
+            token_ids = self.lexicon.cut(whole, lengths, at) if cost[at] < MOST else []
             if token_ids and (cursor is not None or self.prover.end(token_ids) is not None):
                 yield token_ids
 
 
 def _without_blanks(text: bytes, before: JsonCursor | None, after: JsonCursor | None) -> bytes:
-    """Return the text between two positions without white space around it, if it is outside strings in JSON."""
+    """Return the text between two positions without white space around signs of JSON."""
     if before is None or after is None:
         return text
-    kept = text if before.in_string else text.lstrip()
-    return (kept if after.in_string else kept.rstrip()) or text
+    kept = text if before.in_string or before.place is Place.SCALAR else text.lstrip()
+    begun = kept.rstrip()
+    return (begun if not after.in_string and begun.endswith(SIGNS) else kept) or text
 
 
 def _signs_at(cursor: JsonCursor) -> Sequence[bytes]:
