@@ -460,6 +460,16 @@ def test_negative_multiples_are_written_since_the_version_that_the_page_names() 
         assert _takes(strategy, JsonSchema({"type": "number", **schema}), text[1:])
 
 
+def test_a_matcher_that_is_given_twice_has_its_mask_in_both_rows() -> None:
+    strategy = Strategy(byte_vocabulary(), {})
+    matcher = strategy.compile(Regex("ab?c")).matcher(strategy.vocabulary.stop_token_ids)
+    for token in b"ab":
+        rows = allocate(4, strategy.vocabulary.logits_width)
+        assert strategy.fill([FillJob(matcher, (), row) for row in (1, 2)], rows).tolist() == [0, 0]
+        assert (rows[1] == rows[2]).all()
+        assert matcher.accept((token,)) == 1
+
+
 def _version() -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", SUPPORT.library)[:3]))
 

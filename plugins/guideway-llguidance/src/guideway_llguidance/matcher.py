@@ -334,8 +334,10 @@ class LlguidanceMatcher(Matcher):
 
     @staticmethod
     def fill_together(matchers: Sequence[LlguidanceMatcher], bitmask: Bitmask, rows: Sequence[int]) -> bool:
-        """Fill a row for each of these matchers, in half the time of one by one. Return False if llguidance reports an
-        error for any of them: then they must be filled one by one."""
+        """Fill a row for each of these matchers. Return False if one is given twice, or if llguidance reports an error
+        for any of them: then they must be filled one by one."""
+        if len(set(map(id, matchers))) < len(matchers):
+            return False
         block = matchers[0]._block
         places = [(matcher._block is block, matcher._at) for matcher in matchers]
         if block is None or len(block) != len(matchers) or places != [(True, at) for at in range(len(block))]:
