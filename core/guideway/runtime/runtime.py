@@ -418,8 +418,14 @@ class Runtime:
 
     def release(self, slot: int, *, ended: bool = True) -> None:
         """Free `slot`, whose sequence has ended. With ``ended=False`` the sequence may be started again."""
-        sequence, strategy = self._sequence(slot), self.strategy(slot)
-        if ended and strategy is not None and self.closed_early(slot):
+        sequence, strategy, may_differ = self._sequence(slot), None, False
+        try:
+            if ended:
+                strategy, may_differ = self.strategy(slot), self.closed_early(slot)
+        except BaseException as error:
+            contain(error)
+            log.warning("an output was not counted", exc_info=True)
+        if strategy is not None and may_differ:
             CLOSED_EARLY.labels(strategy).inc()
         try:
             self._slots.vacate(slot)

@@ -176,7 +176,10 @@ class Worker:
         if not blamed:
             return sampled
         slots = dict(zip(forward.sequence_ids, forward.slots, strict=True))
-        faults = {**sampled.step.faults, **{slots[sequence_id]: fault for sequence_id, fault in blamed.items()}}
+        faults = {
+            **sampled.step.faults,
+            **{slots[sequence_id]: replace(fault, row=-1) for sequence_id, fault in blamed.items()},
+        }
         return replace(sampled, step=replace(sampled.step, faults=faults))
 
     def call(self, address: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

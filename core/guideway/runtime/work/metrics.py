@@ -1,7 +1,7 @@
 """Metrics for operators, in the default registry of the Prometheus client library.
 
-A server that exposes this registry, as vLLM does at ``/metrics``, exposes them too. To combine several processes of one
-server, set ``PROMETHEUS_MULTIPROC_DIR``.
+A server that exposes this registry, as vLLM does at ``/metrics``, exposes them too. vLLM's guest adds
+those of its engine cores. To combine several processes of another server, set ``PROMETHEUS_MULTIPROC_DIR``.
 """
 
 from __future__ import annotations

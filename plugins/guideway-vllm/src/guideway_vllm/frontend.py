@@ -285,8 +285,9 @@ class FrontEnd:
         """Yield the request's admission, and return the modifiers that act on it, its constraint as admitted, and the
         runtime's verdict. It may still be compiling then."""
         admission = self._runtime.admit(request, bans, short_budget=short_budget)
-        constraint, verdict = admission.request.params.constraint, self._runtime.verdict(admission)
+        constraint = admission.request.params.constraint
         try:
+            verdict = self._runtime.verdict(admission)
             yield admission
             if not admission.ready():
                 with self._slot:

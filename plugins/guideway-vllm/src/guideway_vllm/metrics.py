@@ -90,7 +90,8 @@ class _AsksCores:
 
     async def __call__(self, scope: Any, *channels: Any) -> None:
         if scope["type"] == "http" and scope["path"].rstrip("/").endswith("/metrics"):
-            engine = scope["app"].state.engine_client
-            if engine is not None:  # a server that only renders prompts has none
-                await self._metrics.update(engine.engine_core)
+            engine = getattr(scope["app"].state, "engine_client", None)
+            core = getattr(engine, "engine_core", None)
+            if core is not None:  # a server that only renders prompts has none
+                await self._metrics.update(core)
         await self._app(scope, *channels)

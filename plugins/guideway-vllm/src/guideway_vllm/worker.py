@@ -275,7 +275,9 @@ class GuestWorker:
 def _meaningless(batch: StepBatch, faults: Mapping[int, Fault]) -> list[int]:
     """Return the rows of a batch from the fault of their sequence on."""
     bounds = zip(batch.slots.tolist(), batch.row_start.tolist(), batch.row_start.tolist()[1:], strict=False)
-    return [row for slot, start, end in bounds if slot in faults for row in range(start + faults[slot].row, end)]
+    return [
+        row for slot, start, end in bounds if slot in faults for row in range(start + max(0, faults[slot].row), end)
+    ]
 
 
 def _rows(step: GuestStep, first_row: Mapping[str, int]) -> NDArray[np.int32]:
