@@ -20,6 +20,8 @@ import numpy as np
 
 __all__ = ["decode", "encode", "pack", "unpack"]
 
+MOST_REMEMBERED = 16
+"""Values of `pack` to remember: few, because users' constraints make them large."""
 PLAIN = (str, int, float, bool, type(None))
 
 
@@ -72,14 +74,14 @@ def decode(value: Any) -> Any:
     return DECODERS[what](given)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=MOST_REMEMBERED)
 def pack(value: Hashable) -> str:
     """Return a value as JSON text, for `unpack`. Both remember recent values: many objects have equal ones. Values that
     are equal must have parts of the same types."""
     return json.dumps(encode(value))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=MOST_REMEMBERED)
 def unpack(text: str) -> Any:
     """Return the value that `pack` encoded."""
     return decode(json.loads(text))

@@ -98,8 +98,8 @@ class Chosen:
 
     @property
     def size(self) -> int:
-        """Characters of the rewritten schemas and their losses."""
-        return sum(0 if each.rewritten is None else each.rewritten.size for each in self.candidates)
+        """Characters of the rewritten schemas and their losses, here and in `text`."""
+        return 2 * sum(0 if each.rewritten is None else each.rewritten.size for each in self.candidates)
 
     @cached_property
     def text(self) -> str:

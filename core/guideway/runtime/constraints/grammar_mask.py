@@ -197,7 +197,8 @@ class GrammarMask(WorkerMask[GrammarState]):
         if state is None or state.terminated or state.reserve is None:
             return True
         try:
-            return state.begins_in == 0 and state.job.matcher.is_accepting()
+            # a number of JSON that is cut is another number
+            return not state.reserve.is_json and state.begins_in == 0 and state.job.matcher.is_accepting()
         except BaseException as error:
             contain(error)
             log.warning("grammar.%s failed when asked for the end", state.candidate.name, exc_info=True)
