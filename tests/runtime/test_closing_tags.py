@@ -126,7 +126,7 @@ ARGUMENTS = st.recursive(
 
 
 @pytest.mark.parametrize("model", MODELS)
-@settings(max_examples=4)
+@settings(max_examples=4, derandomize=True)
 @example(schema=TREE, more=0, is_named=True)
 @example(schema=record(text={"type": "string"}), more=4, is_named=True)
 @given(

@@ -77,13 +77,10 @@ class Judge:
         """
         if not len(plain):
             return []
-        lengths = self.lexicon.characters[plain]
-        order = np.argsort(lengths, kind="stable")
-        plain, lengths = plain[order], lengths[order]
         fit = [self._is_known(i) and self.costs[i] <= self.limit for i in plain[[0, len(plain) // 2, -1]].tolist()]
         if all(fit) or not any(fit):
             return [plain]
-        return np.split(plain, np.flatnonzero(np.diff(lengths)) + 1)
+        return np.split(plain, np.flatnonzero(np.diff(self.lexicon.characters[plain])) + 1)
 
     def _is_known(self, token_id: int) -> bool:
         """Return whether the cost of a token is known, or a known way completes the output after it within the limit.

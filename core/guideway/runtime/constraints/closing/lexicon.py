@@ -215,7 +215,7 @@ class Lexicon:
 
     def _groups_of(self, row: bytes, place: Place | None) -> tuple[list[NDArray[np.int32]], NDArray[np.int32]]:
         """Return the tokens of a row of a bitmask in groups that do the same to an output, and those that are plain
-        text of different lengths. Groups are sorted by the bytes of tokens.
+        text of different lengths. Groups are sorted by the bytes of tokens, plain text by its characters.
 
         A string that letters may continue may continue with any text. There, only the end of the string and the text
         after it distinguish tokens; in a name also the text before its end, as it may require a value. White space
@@ -228,6 +228,7 @@ class Lexicon:
         order = np.argsort(shapes, kind="stable")
         groups = np.split(ids[order], np.flatnonzero(np.diff(shapes[order])) + 1)
         plain = groups.pop(0) if in_text and shapes.min() == 0 else ids[:0]
+        plain = plain[np.argsort(self.characters[plain], kind="stable")]
         found = list[NDArray[np.int32]]()
         for group in groups:
             part = _name if in_text and in_name else _without_blanks if place is not None else bytes

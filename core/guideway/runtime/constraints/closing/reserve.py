@@ -104,7 +104,7 @@ class Reserve:
         sizes = _Sizes(schemas, vocabulary)
         marks = [text for node in nodes for key in MARKS for text in _texts_in(node.get(key))]
         more = 2 * max((sizes.count(mark.encode()) for mark in marks), default=0) + (0 if schemas else UNKNOWN)
-        more += UNKNOWN * (1 + len(sizes.names)) * any(map(_is_elements, nodes))
+        more += UNKNOWN * (2 + len(sizes.names)) * any(map(_is_elements, nodes))
         return cls(
             sizes.growth + more,
             sizes.level + more + _longest(tag, lambda text: sizes.count(text.encode())),
