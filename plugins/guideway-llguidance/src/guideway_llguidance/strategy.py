@@ -23,7 +23,6 @@ from guideway.api import (
     InvalidGrammar,
     JsonObject,
     JsonSchema,
-    Matcher,
     Regex,
     StructuralTag,
     Support,
@@ -158,15 +157,6 @@ class Strategy(GrammarStrategy):
             looks_ahead=names_may_run_out(constraint),
             validates=not isinstance(constraint, Grammar),  # llguidance's own lexeme ends change which tokens are valid
         )
-
-    def advance(self, matchers: Sequence[Matcher], token_ids: NDArray[np.int32]) -> NDArray[np.int32]:
-        found = []
-        for matcher, token_id in zip(cast("Sequence[LlguidanceMatcher]", matchers), token_ids.tolist(), strict=True):
-            try:
-                found.append(int(matcher.advance(token_id)))
-            except Exception:  # the host finds out why
-                found.append(-1)
-        return np.array(found, dtype=np.int32)
 
     def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
         """Fill all rows together if there are no drafts: what is not llguidance's own work is done once for all."""
