@@ -64,6 +64,8 @@ def main() -> None:
         "max_num_seqs": 16,
     }
     llm = LLM(**(defaults | options), additional_config={"guideway": GUIDEWAY})
+    serving = "vllm.entrypoints.openai.chat_completion.serving"
+    assert serving not in sys.modules, "an engine without a server imports no modules of a server, which takes a second"
     config = llm.llm_engine.vllm_config
     assert config.use_v2_model_runner == conftest.USES_V2
     assert options.get("async_scheduling") in (None, config.scheduler_config.async_scheduling)

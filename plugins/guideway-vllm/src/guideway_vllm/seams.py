@@ -63,25 +63,37 @@ def _around_init(init: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
         from guideway_vllm.frontend import FrontEnd
-        from guideway_vllm.over_http import SERVING, change_server
 
         self.guideway = FrontEnd.of(self.vllm_config)
         if self.guideway is not None:
             weakref.finalize(self, self.guideway.close)  # vLLM does not close input processors
-            try:
-                change_server(self.guideway.strict_refuses)
-            except BaseException:
-                self.guideway.close()
-                raise
-            SERVING.add(self.guideway)
 
     return wrapped
 
 
-def _around_engine_init(init: Callable[..., Any]) -> Callable[..., Any]:
+def _around_offline_init(init: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
         if self.input_processor.guideway is not None:
+            self.input_processor.guideway.start_hosts()
+
+    return wrapped
+
+
+def _around_async_init(init: Callable[..., Any]) -> Callable[..., Any]:
+    """Change the HTTP server too, whose modules take a second to import, so not for an engine that has no server."""
+
+    def wrapped(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+        from guideway_vllm.config import GuestConfig
+
+        config = GuestConfig.of(vllm_config)
+        if config is not None:
+            from guideway_vllm.over_http import SERVING, change_server
+
+            change_server(config.strict_refuses)  # may refuse, so before the engine core starts
+        init(self, vllm_config, *args, **kwargs)
+        if config is not None:
+            SERVING.add(self.input_processor.guideway)
             self.input_processor.guideway.start_hosts()
 
     return wrapped
@@ -406,8 +418,8 @@ WRAPPED: dict[str, tuple[tuple[str, ...], Around]] = {
     ),
     "vllm.outputs:RequestOutput.add": (("next_output",), _around_add_output),
     "vllm.v1.engine.core:EngineCore._initialize_kv_caches": (("vllm_config",), _around_initialize_kv_caches),
-    "vllm.v1.engine.async_llm:AsyncLLM.__init__": ((), _around_engine_init),
-    "vllm.v1.engine.llm_engine:LLMEngine.__init__": ((), _around_engine_init),
+    "vllm.v1.engine.async_llm:AsyncLLM.__init__": (("vllm_config",), _around_async_init),
+    "vllm.v1.engine.llm_engine:LLMEngine.__init__": ((), _around_offline_init),
     "vllm.engine.arg_utils:EngineArgs.create_speculative_config": ((), around_create_speculative_config),
     "vllm.config:SchedulerConfig.get_scheduler_cls": ((), _around_get_scheduler_cls),
     "vllm.v1.worker.worker_base:WorkerWrapperBase.init_device": ((), _around_init_device),
