@@ -30,11 +30,17 @@ settings.load_profile("everyday")
 @pytest.fixture(scope="session", autouse=True)
 def fork_server() -> Iterator[None]:
     """Import grammar strategies for hosts once per session, not for every engine."""
+    from guideway.api import ModifierContext
+    from guideway.plugins.limits import Limits
     from guideway_hosts.fork_server import ForkServer, module_path
+    from guideway_hosts.hosts import SMALL
+    from guideway_hosts.plugins import Spec
 
-    kept = ForkServer.of(module_path())
+    context = ModifierContext(vocabulary=SMALL, max_num_sequences=1, max_model_len=1)
+    kept = ForkServer(Spec(module_path(), (), (), context, {}), Limits())
+    kept.start()
     yield
-    kept.release(-1)
+    kept.close()
 
 
 @pytest.fixture(autouse=True)

@@ -80,7 +80,7 @@ def asking(pattern: str, *, close: bool = False) -> SamplingParams:
 
 def fork_server(hosts: Hosts) -> int:
     hosts.strategies["reference"].supports(Regex("a"))  # starts it if necessary
-    process = hosts._source.server.process
+    process = hosts._server.process
     assert process is not None
     return process.pid
 
@@ -525,6 +525,48 @@ def test_nothing_is_left_when_they_are_closed(made: Makes) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
+NOTED = """
+import os, sys
+from guideway.api import hookimpl
+from tests.support.hostile_strategy import Strategy as Hostile
+def note(what):
+    if "guideway_hosts" in sys.orig_argv:
+        with open(os.environ["NOTED"], "a") as file:
+            file.write(what)
+note("imported ")
+class Strategy(Hostile):
+    name = "noted"
+    def __init__(self, vocabulary, options):
+        super().__init__(vocabulary, {})
+        note("built ")
+        if options and "guideway_hosts" in sys.orig_argv:
+            os.abort()
+@hookimpl
+def guideway_grammar_strategy():
+    return Strategy
+"""
+
+
+def test_engines_share_imports_and_equal_builds_and_no_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "noted", {"grammar.noted": "noted_strategy"})
+    (tmp_path / "noted_strategy.py").write_text(NOTED, "utf-8")
+    monkeypatch.setenv("NOTED", str(tmp_path / "noted"))
+    with makes_hosts(tmp_path, ["noted"], LIMITS) as make:
+        first, second, crashing = (
+            make(variables=["NOTED"], options={"grammar.noted": options}) for options in ({}, {}, {"crashes": True})
+        )
+        for hosts in (first, second):
+            assert hosts.strategies["noted"].compile(Regex("[a-z]"))
+        assert (tmp_path / "noted").read_text() == "imported built "
+        with pytest.raises(GuidewayError, match="ended or did not answer"):
+            crashing.strategies["noted"].compile(Regex("[a-z]"))
+        processes = first._server.process, second._server.process
+        first.close("grammar.noted")
+        assert second.strategies["noted"].compile(Regex("[a-z]{2}"))
+        assert None not in processes and second._server.process is processes[1]
+    assert "imported" not in (tmp_path / "noted").read_text().removeprefix("imported ")
+
+
 @pytest.mark.slow
 def test_a_strategy_in_hosts_obeys_the_contract_of_strategies(tmp_path: Path) -> None:
     install(tmp_path, "hosted", {"grammar.hosted": "tests.support.hosted_strategy"})
@@ -547,10 +589,10 @@ def test_nothing_is_started_before_the_first_constraint(made: Makes) -> None:
     host = served(hosts)
     (free,) = host.generate([PROMPT], [SamplingParams(max_tokens=3)])
     assert free.outputs[0].error is None
-    assert not hosts._source.is_built
+    assert not hosts._server.process
     (result,) = host.generate([PROMPT], [GOOD])
     assert result.outputs[0].error is None
-    assert hosts._source.is_built
+    assert hosts._server.process
 
 
 def test_a_server_starts_them_before_the_first_constraint(made: Makes) -> None:
@@ -559,16 +601,16 @@ def test_a_server_starts_them_before_the_first_constraint(made: Makes) -> None:
     assert hosts.failure == "grammar hosts are being started"
     until(lambda: hosts.failure is None)
     assert hosts.matchers.common.is_up(0.0), "beside one that compiles"
-    started = hosts._source.server.process
+    started = hosts._server.process
     (result,) = served(hosts).generate([PROMPT], [GOOD])
     assert result.outputs[0].error is None
-    assert hosts._source.server.process is started
+    assert hosts._server.process is started
     hosts.start_soon()
     hosts.close("grammar.hostile")
     hosts.close("grammar.reference")
     hosts.start_soon()  # no effect after close
     time.sleep(0.1)
-    assert not hosts._source.is_built
+    assert not hosts._server.process
 
 
 def test_who_only_tries_constraints_has_no_matcher_host(made: Makes) -> None:
@@ -599,7 +641,7 @@ def test_a_strategy_that_wants_a_larger_vocabulary_is_started_at_once(
 ) -> None:
     monkeypatch.setenv(REFUSES, "small")
     hosts = made(variables=[REFUSES])
-    assert hosts._source.is_built
+    assert hosts._server.process
     (result,) = served(hosts).generate([PROMPT], [GOOD])
     assert result.outputs[0].error is None
 
@@ -615,7 +657,7 @@ def test_hosts_that_cannot_be_started_cost_constrained_requests_alone(
     assert "no host can be started" in caplog.text
     assert free.outputs[0].error is None
     monkeypatch.delenv(REFUSES)
-    hosts._source._rests_until = 0.0
+    hosts._server._rests_until = 0.0
     (result,) = served(hosts).generate([PROMPT], [GOOD])
     assert result.outputs[0].error is None
 
@@ -638,7 +680,7 @@ def test_health_tells_of_hosts_that_cannot_be_started(tmp_path: Path, monkeypatc
         with pytest.raises(Unhealthy, match="no host can be started: not this vocabulary"):
             host.runtime.check_health()
         monkeypatch.delenv(REFUSES)
-        host.runtime._hosts._source._rests_until = 0.0  # type: ignore[union-attr]
+        host.runtime._hosts._server._rests_until = 0.0  # type: ignore[union-attr]
         assert host.generate([PROMPT], [GOOD])[0].error is None
         host.runtime.check_health()
     finally:

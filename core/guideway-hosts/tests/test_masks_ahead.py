@@ -18,6 +18,7 @@ from guideway.api.bitmask import allocate, is_allowed
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.plugins.limits import Limits
 from guideway.runtime.constraints.forced import ForcedTokens
+from guideway.runtime.constraints.mask_block import Late
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 from guideway_hosts.host import Host, HostDied
 from guideway_hosts.hosts import Hosts
@@ -261,7 +262,9 @@ def test_matchers_that_go_on_together_do_what_each_does_alone(hosts: Hosts, seed
         alone.fill([FillJob(mine, (), row) for row, (_, mine) in enumerate(pairs)], wanted)
         if drafts:
             strategy.fill([FillJob(pairs[0][0], drafts)], allocate(2, width))
-        assert strategy.fill([FillJob(its, (), row) for row, (its, _) in enumerate(pairs)], found).tolist() == [0] * 5
+        jobs = [FillJob(its, (), row) for row, (its, _) in enumerate(pairs)]
+        while (counts := strategy.fill(jobs, found).tolist()) != [0] * 5:
+            assert all(isinstance(job.error, Late) for job in jobs if counts[job.first_row]), "on a busy machine"
         assert (found == wanted).all()
         legal = [[i for i in range(width) if is_allowed(wanted, row, i) and i not in STOPS] for row in range(5)]
         token_ids = np.array([random_.choice(ids) for ids in legal], dtype=np.int32)
@@ -358,7 +361,7 @@ def test_a_host_that_cannot_be_started_is_held_against_nobody(made: Makes, monke
         hosts.matchers.common.lose()
         with monkeypatch.context() as patch:
             for _ in range(2 * MAX_DEATHS if fails else 0):
-                patch.setattr("guideway_hosts.fork_server.HostSource.fork", fork)
+                patch.setattr("guideway_hosts.fork_server.ForkServer.fork", fork)
                 hosts.matchers.foresee([FillJob(matcher)], waits=True)
         job = FillJob(matcher)
         assert hosts.matchers.fill([job], bitmask).tolist() == [0], job.error

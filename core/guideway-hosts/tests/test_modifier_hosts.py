@@ -417,7 +417,7 @@ def test_nothing_is_left_when_they_are_closed(served: Served, tmp_path: Path) ->
     others = hosts_of(os.getpid())
     host = served(("hostile",), options={"modifier.hostile": {"closed": str(marks)}})
     visible_results(host, [using()])
-    server = hosted(host)._room._source.server.process
+    server = hosted(host)._room._server.process
     assert server is not None
     pids = children(server.pid) - others
     assert len(pids) > 1
@@ -435,17 +435,17 @@ def test_health_tells_of_hosts_that_cannot_be_started(served: Served, monkeypatc
     host = served(("hostile",), host_environment=("GWT_*",))
     host.runtime.check_health()
     (alone,) = visible_results(host, [using()])
-    source = hosted(host)._room._source
+    server = hosted(host)._room._server
     monkeypatch.setenv("GWT_HOSTILE_MODIFIER_REFUSES", "1")
-    assert source.server.process is not None
-    os.kill(source.server.process.pid, signal.SIGKILL)
+    assert server.process is not None
+    os.kill(server.process.pid, signal.SIGKILL)
     time.sleep(0.3)
     (failed,) = host.generate([PROMPT], [using()])
     assert "no host can be started: modifier.hostile failed while it was built" in str(failed.outputs[0].error)
     with pytest.raises(Unhealthy, match="no host can be started"):
         host.runtime.check_health()
     monkeypatch.delenv("GWT_HOSTILE_MODIFIER_REFUSES")
-    source._rests_until = 0.0
+    server._rests_until = 0.0
     assert visible_results(host, [using()]) == [alone]
     host.runtime.check_health()
 

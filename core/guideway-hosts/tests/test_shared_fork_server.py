@@ -87,7 +87,7 @@ for line in sys.stdin:
     except GuidewayError as error:
         print(error, flush=True)
         continue
-    print(hosts._source.server.process.pid, flush=True)
+    print(hosts._server.process.pid, flush=True)
 hosts.close("grammar.noted")
 """
 

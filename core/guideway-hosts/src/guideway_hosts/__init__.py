@@ -9,7 +9,7 @@ obey the same contracts as the plugins::
     HostedModifier ─┴ Hosts ─ imports and builds plugins ┼─ matcher hosts: one, and one for slow sequences
                                                         └─ one host for the states of each modifier
 
-A `HostSource` starts hosts, and ends them all with the last plugin. A `Host` is one process: it is asked, waited for
+A `ForkServer` starts hosts, and ends them all with the last plugin. A `Host` is one process: it is asked, waited for
 within its limits, and ended. A `Seat` has one host at a time: it lets it start again when it is lost. A `Pool` chooses
 one of its seats for a call without state, and each proxy with objects has a seat.
 

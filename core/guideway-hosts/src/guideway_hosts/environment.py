@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from guideway_hosts.joining import VARIABLE
 
-__all__ = ["host_environment"]
+__all__ = ["host_environment", "variables_like"]
 
 ALLOWED = (
     # folders, language and time
@@ -29,9 +29,13 @@ ALLOWED = (
 def host_environment(more: Sequence[str]) -> dict[str, str]:
     """Return this process's variables that its hosts get: the variables above, and the ones that match the operator's
     patterns `more`. Excludes the secret that serving processes share."""
-    patterns = (*ALLOWED, *more)
+    found = variables_like((*ALLOWED, *more))
+    found.pop(VARIABLE, None)
+    return found
+
+
+def variables_like(patterns: Sequence[str]) -> dict[str, str]:
+    """Return this process's variables whose names match one of the patterns."""
     return {
-        name: value
-        for name, value in os.environ.items()
-        if name != VARIABLE and any(fnmatchcase(name, pattern) for pattern in patterns)
+        name: value for name, value in os.environ.items() if any(fnmatchcase(name, pattern) for pattern in patterns)
     }

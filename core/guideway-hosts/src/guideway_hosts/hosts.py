@@ -20,7 +20,7 @@ from guideway.plugins.limits import Limits
 from guideway.runtime.constraints.home import Home
 from guideway.runtime.work.wanted import asking
 
-from guideway_hosts.fork_server import HostSource, module_path
+from guideway_hosts.fork_server import ForkServer, module_path
 from guideway_hosts.host import Host
 from guideway_hosts.matchers import MatcherHost
 from guideway_hosts.modifier import HostedModifier
@@ -65,21 +65,21 @@ class Hosts:
         ids = [*(f"grammar.{cls.name}" for cls in strategies), *(f"modifier.{cls.name}" for cls in modifiers)]
         its_own = {each: dict(options.get(each, {})) for each in ids}
         places = module_path() if path is None else tuple(path)
-        self._source = HostSource(Spec(places, tuple(variables), records, context, its_own), limits)
-        self._pool = Pool("compile", self._source, num_compilers)
+        self._server = ForkServer(Spec(places, tuple(variables), records, context, its_own), limits)
+        self._pool = Pool("compile", self._server, num_compilers)
         self._fills = fills
         self._starting: list[Future[Host]] = []
         """The first hosts, if they were started in advance."""
-        self.matchers = MatcherHost(self._source, sits_out=sits_out, loads=fills)
+        self.matchers = MatcherHost(self._server, sits_out=sits_out, loads=fills)
         """The hosts with the matchers."""
         self.shared = Shared(self._pool, self.matchers, self.close)
         self._lock = threading.Lock()
         self._open = set(ids)
         if modifiers or not _can_be_built(list(strategies), its_own):
             try:
-                self._source.start()  # raises the real error, or succeeds if only the small vocabulary was the problem
+                self._server.start()  # raises the real error, or succeeds if only the small vocabulary was the problem
             except BaseException:
-                self._source.close()
+                self._server.close()
                 raise
         self.strategies = {
             cls.name: HostedStrategy(cls, context.vocabulary, its_own[f"grammar.{cls.name}"], self.shared)
@@ -91,7 +91,7 @@ class Hosts:
                 cls,
                 its_own[f"modifier.{cls.name}"],
                 context,
-                self._source,
+                self._server,
                 self._pool,
                 self.close,
             )
@@ -106,7 +106,7 @@ class Hosts:
     def failure(self) -> str | None:
         """Why a call could not get a host now; None if it could, or no host was needed yet."""
         is_starting = not all(host.done() for host in self._starting)
-        return "grammar hosts are being started" if is_starting else self._source.failure
+        return "grammar hosts are being started" if is_starting else self._server.failure
 
     def start_soon(self) -> None:
         """Start the hosts that the first constraint would wait for, in a thread."""
@@ -128,7 +128,7 @@ class Hosts:
                 return
         self.matchers.close()
         self._pool.close()
-        self._source.close()
+        self._server.close()
 
     # Modifiers
 

@@ -17,7 +17,7 @@ from guideway.runtime.modifiers.modifier_set import MOST_TOGETHER
 from numpy.typing import NDArray
 
 from guideway_hosts.codec import encode
-from guideway_hosts.fork_server import HostSource
+from guideway_hosts.fork_server import ForkServer
 from guideway_hosts.host import Allowed, Host, HostDied
 from guideway_hosts.matcher import Filled, Group, HostedGrammar, HostedMatcher, Refused, Rows
 from guideway_hosts.messages import MAX_ROWS, Job
@@ -170,9 +170,9 @@ class MatcherRoom(Room):
     """A host of matchers."""
 
     def __init__(
-        self, role: str, source: HostSource, lock: threading.RLock, refuse: Callable[[HostedGrammar, str], None]
+        self, role: str, server: ForkServer, lock: threading.RLock, refuse: Callable[[HostedGrammar, str], None]
     ) -> None:
-        super().__init__(role, source, lock, refuse=refuse)
+        super().__init__(role, server, lock, refuse=refuse)
         self.last: Step | None = None
         """The last command, if it was a plain step whose rows its matchers have."""
         self._lent: Callable[[], Rows | None] = lambda: None
@@ -235,9 +235,9 @@ class MatcherHost:
     for the rows again. Its grammar gets a host of its own, so that it delays no other sequence.
     """
 
-    def __init__(self, source: HostSource, *, sits_out: bool, loads: bool = True) -> None:
-        self._source = source
-        self._limits = limits = source.limits
+    def __init__(self, server: ForkServer, *, sits_out: bool, loads: bool = True) -> None:
+        self._server = server
+        self._limits = limits = server.limits
         self.refused = Refused(limits.remembered_seconds)
         self._sits_out = sits_out
         self._search_seconds = limits.late_seconds / 2 if sits_out else None
@@ -492,7 +492,7 @@ class MatcherHost:
             self.own[grammar.number].judge(slow)
 
     def _room(self, role: str) -> MatcherRoom:
-        return MatcherRoom(role, self._source, self._lock, self._refuse)
+        return MatcherRoom(role, self._server, self._lock, self._refuse)
 
     def _refuse(self, grammar: HostedGrammar, why: str) -> None:
         self.refused.remember(grammar.strategy, grammar.constraint, why)

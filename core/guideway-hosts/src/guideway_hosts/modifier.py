@@ -21,7 +21,7 @@ from guideway.errors import (
 )
 
 from guideway_hosts.codec import encode
-from guideway_hosts.fork_server import HostSource
+from guideway_hosts.fork_server import ForkServer
 from guideway_hosts.host import HostDied
 from guideway_hosts.matcher import HostedGrammar
 from guideway_hosts.messages import read_error, read_payload
@@ -104,7 +104,7 @@ class HostedModifier(LogitModifier[HostedState]):
         cls: type[LogitModifier[Any]],
         options: Mapping[str, Any],
         context: ModifierContext,
-        source: HostSource,
+        server: ForkServer,
         pool: Pool,
         close: Callable[[str], None],
     ) -> None:
@@ -114,7 +114,7 @@ class HostedModifier(LogitModifier[HostedState]):
         self.name, self.stage, self.needs = cls.name, cls.stage, cls.needs  # type: ignore[misc]
         self.transform, self.derived, self.examples = cls.transform, cls.derived, cls.examples  # type: ignore[misc]
         self.contract = cls.contract  # type: ignore[misc]
-        self._room = Room(f"states:{cls.name}", source, threading.RLock(), cls.name)
+        self._room = Room(f"states:{cls.name}", server, threading.RLock(), cls.name)
         self._pool = pool
         self._limits = pool.limits
         self._close = close

@@ -15,6 +15,8 @@ from guideway.plugins.index import PluginRecord
 from guideway.plugins.loading import load
 from guideway.runtime.constraints.tracking import compile_grammar
 
+from guideway_hosts.environment import variables_like
+
 __all__ = ["Plugins", "Spec"]
 
 
@@ -39,13 +41,15 @@ class Spec:
 
     @property
     def shared(self) -> str | None:
-        """Text that two specs share only if each can use the plugins built for the other; None if no other can."""
+        """Text that is equal for specs that can use each other's plugins, built in this process's environment; None if
+        no other can."""
         classes = [load(record).component for record in self.records]
         if any(record.kind != "grammar" for record in self.records):
             return None
         if any(cls.close is not GrammarStrategy.close for cls in classes):
             return None  # closing them in one process could break the others
-        return repr((self.records, self.options, self.context.vocabulary.fingerprint))
+        given = sorted(variables_like(self.variables).items())
+        return repr((self.records, self.options, self.context.vocabulary.fingerprint, given))
 
 
 class Plugins:

@@ -9,7 +9,7 @@ from typing import Any
 
 from guideway.errors import GuidewayError
 
-from guideway_hosts.fork_server import HostSource
+from guideway_hosts.fork_server import ForkServer
 from guideway_hosts.host import HostDied
 from guideway_hosts.room import Subject, retry
 from guideway_hosts.seat import Seat
@@ -27,10 +27,10 @@ AT_ONCE = 2
 class Pool:
     """Hosts without state between two calls, each in a seat. At most `num_slow` long calls run at once."""
 
-    def __init__(self, role: str, source: HostSource, num_slow: int) -> None:
+    def __init__(self, role: str, server: ForkServer, num_slow: int) -> None:
         self._role = role
-        self._source = source
-        self.limits = source.limits
+        self._server = server
+        self.limits = server.limits
         self._slow = threading.Semaphore(num_slow)
         self._turns = dict.fromkeys(QUICK, threading.Semaphore(AT_ONCE)) | {"judge": threading.Semaphore(AT_ONCE)}
         self._idle: list[Seat] = []
@@ -40,7 +40,7 @@ class Pool:
 
     def add_seat(self) -> Seat:
         """Return a seat for the next call."""
-        seat = Seat(self._role, self._source, threading.RLock())
+        seat = Seat(self._role, self._server, threading.RLock())
         with self._lock:
             self._idle.append(seat)
         return seat
@@ -77,7 +77,7 @@ class Pool:
             if self._closed:
                 raise GuidewayError("the compiler is closed")
             self._idle = [seat for seat in self._idle if not seat.closed]
-            seat = self._idle.pop() if self._idle else Seat(self._role, self._source, threading.RLock())
+            seat = self._idle.pop() if self._idle else Seat(self._role, self._server, threading.RLock())
             self._busy.add(seat)
         try:
             if seat.host is not None and seat.host.is_gone():

@@ -13,12 +13,14 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from guideway.api.bitmask import num_words
 from guideway.api.processes import enter_killable_host
 from guideway.errors import InvalidConfiguration, contain
+from guideway.plugins.loading import load
 from guideway.runtime.work.stacks import STACK_BYTES
 
 from guideway_hosts.codec import decode
@@ -65,7 +67,7 @@ def main(descriptor: int, listener: int | None = None) -> None:
             listening = socket.socket(fileno=listener)
             listening.listen(MOST_WAITING)  # in this process: SO_PEERCRED reports the one that listens
             others = Listener(listening, control.receive_bytes())
-        _ForkServer(control, others, {}).serve()
+        _ForkServer(control, others).serve()
 
 
 def _keep_from_others(*descriptors: int) -> None:
@@ -75,24 +77,22 @@ def _keep_from_others(*descriptors: int) -> None:
 
 
 class _ForkServer:
-    """The fork server of one runtime. Others connect to `others` to get fork servers of their own."""
+    """The fork server of one runtime. Other processes connect to `others` to get fork servers of their own."""
 
-    def __init__(self, control: Line, others: Listener | None, ready: dict[str, Plugins]) -> None:
+    def __init__(
+        self, control: Line, others: Listener | None = None, plugins: Plugins | None = None, shared: str | None = None
+    ) -> None:
+        """`plugins` are the ones that the parent fork server had built, and `shared` their `Spec.shared`."""
         self._control = control
         self._others = others
-        self._ready = ready
-        """By `Spec.shared`, the plugins that the parent fork server had built before it forked this one."""
-        self._built: dict[int, tuple[Spec, Plugins]] = {}
-        """By the number that the serving process gave the specification."""
-        self._hosts: dict[int, int] = {}
-        """By the PID of each host the number of its specification."""
+        self._plugins = plugins
+        self._shared = shared
         self._is_open = False
         """True after the first build. Only then are other processes let in, so that they share its imports."""
         self._commands: dict[str, Callable[..., dict[str, Any]]] = {
             "build": self._build,
             "fork": self._fork,
-            "reap": self._reap,
-            "drop": self._drop,
+            "join": self._join,
         }
 
     def serve(self) -> None:
@@ -105,13 +105,11 @@ class _ForkServer:
                     pass
                 command, *arguments = self._control.receive()
                 self._control.send(self._commands[command](*map(decode, arguments)))
-                if command == "drop":
-                    gc.collect()
         except EOFError:
             pass
         finally:
-            for number in list(self._built):
-                self._drop(number)
+            if self._plugins is not None:
+                self._plugins.close()
 
     def _await_command(self, others: Listener) -> bool:
         """Wait for a command or for other processes, and fork a fork server for each of those. Return whether there is
@@ -121,35 +119,46 @@ class _ForkServer:
             return True
         for end in others.admit(ready):
             with suppress(Exception):  # another process's failure must not end this fork server
-                self._let_join(end, others)
+                self._fork_fork_server(end, peer_of(end))
         return False
 
-    def _let_join(self, end: socket.socket, others: Listener) -> None:
-        """Fork a detached fork server for another runtime, which has proved that it knows the key."""
+    def _fork_fork_server(self, end: socket.socket, owner: int) -> None:
+        """Fork a detached fork server for another runtime, of process `owner`, at the other end of a socket."""
         with end:
             if pid := os.fork():
                 os.waitpid(pid, 0)
                 return
             try:
                 if os.fork() == 0:
-                    self._control.close()
-                    others.close()
+                    self._close_sockets()
                     os.setpgid(0, 0)
-                    show_owner(peer_of(end))
-                    ready = {spec.shared: built for spec, built in self._built.values() if spec.shared is not None}
-                    _ForkServer(Line(end, serves=True), None, ready).serve()
+                    show_owner(owner)
+                    plugins = None if self._shared is None else self._plugins
+                    _ForkServer(Line(end, serves=True), None, plugins, self._shared).serve()
             finally:
                 os._exit(0)
 
-    def _build(self, number: int, environ: dict[str, str], spec: Spec) -> dict[str, Any]:
-        """Import and build plugins, or take equal ones that the parent fork server had built."""
+    def _close_sockets(self) -> None:
+        """Close the sockets in a process that was forked: otherwise the address would stay in use after the end."""
+        self._control.close()
+        if self._others is not None:
+            self._others.close()
+
+    def _import(self, environ: dict[str, str], spec: Spec) -> None:
         os.environ.clear()  # the environment may have changed since this process was started
         os.environ.update(environ)
         sys.path[:] = spec.path
+        for record in spec.records:
+            load(record)
+
+    def _build(self, environ: dict[str, str], spec: Spec) -> dict[str, Any]:
+        """Import and build plugins, unless the parent fork server had built equal ones."""
         self._is_open = True
         try:
-            built = self._ready.get(spec.shared or "") if self._ready else None
-            self._built[number] = spec, built or Plugins(spec)
+            self._import(environ, spec)
+            if self._plugins is None or self._shared != spec.shared:
+                self._plugins = Plugins(spec)
+            self._shared = spec.shared
         except BaseException as error:
             contain(error)
             field = error.field if isinstance(error, InvalidConfiguration) else ""
@@ -157,10 +166,23 @@ class _ForkServer:
             return {"error": {**describe_error(error), "field": field, "plugin": plugin, "message": str(error)}}
         return {"error": None}
 
-    def _fork(self, number: int, role: str, memory_bytes: int, late_seconds: float) -> dict[str, Any]:
-        """Fork a host with the three descriptors that follow the command: two sockets and the shared masks."""
-        _, descriptors, _, _ = socket.recv_fds(self._control.socket, 1, 3)
-        _keep_from_others(*descriptors)
+    def _join(self, owner: int, environ: dict[str, str], spec: Spec) -> dict[str, Any]:
+        """Import plugins, and fork a fork server for another runtime of the serving process, whose socket follows the
+        command."""
+        (end,) = self._receive_descriptors(1)
+        try:
+            self._import(environ, spec)
+        except BaseException as error:  # the other fork server says what is wrong
+            contain(error)
+        self._fork_fork_server(socket.socket(fileno=end), owner)
+        return {}
+
+    def _fork(self, ended: Sequence[int], role: str, memory_bytes: int, late_seconds: float) -> dict[str, Any]:
+        """Reap the hosts that have ended, and fork one with the descriptors that follow the command: two sockets and
+        the shared masks."""
+        for pid in ended:
+            os.waitpid(pid, 0)
+        descriptors = self._receive_descriptors(3)
         try:
             pid = os.fork()
         except OSError as error:
@@ -169,13 +191,12 @@ class _ForkServer:
         if pid == 0:
             status = 70
             try:
-                self._control.close()
-                if self._others is not None:  # otherwise the address would stay in use after this process ends
-                    self._others.close()
+                self._close_sockets()
                 die_with_parent()
                 show_as(role)
+                assert self._plugins is not None
                 commands, beside, masks = descriptors
-                _serve_as_host(*self._built[number], commands, beside, masks, memory_bytes, late_seconds)
+                _serve_as_host(self._plugins, commands, beside, masks, memory_bytes, late_seconds)
                 status = 0
             except BaseException:
                 pass
@@ -183,37 +204,23 @@ class _ForkServer:
                 os._exit(status)
         for descriptor in descriptors:
             os.close(descriptor)
-        if pid < 0:
-            return {"error": failure}
-        self._hosts[pid] = number
-        return {"pid": pid}
+        return {"error": failure} if pid < 0 else {"pid": pid}
 
-    def _reap(self, pid: int) -> dict[str, Any]:
-        """Reap a host that ended or was killed."""
-        if self._hosts.pop(pid, None) is not None:
-            os.waitpid(pid, 0)
-        return {}
-
-    def _drop(self, number: int) -> dict[str, Any]:
-        """Kill the hosts of a specification, and close its plugins."""
-        for pid in [pid for pid, its in self._hosts.items() if its == number]:
-            os.kill(pid, signal.SIGKILL)
-            self._reap(pid)
-        if number in self._built:
-            _, built = self._built.pop(number)
-            with suppress(Exception):
-                built.close()
-        return {}
+    def _receive_descriptors(self, count: int) -> list[int]:
+        _, descriptors, _, _ = socket.recv_fds(self._control.socket, 1, count)
+        _keep_from_others(*descriptors)
+        return descriptors
 
 
 def _serve_as_host(
-    spec: Spec, built: Plugins, commands: int, beside: int, shared: int, memory_bytes: int, late_seconds: float
+    plugins: Plugins, commands: int, beside: int, shared: int, memory_bytes: int, late_seconds: float
 ) -> None:
     _silence_native_code()
     limit_memory(memory_bytes)
     gc.freeze()  # without it the first collection would write to, and so copy, all shared memory
     gc.enable()
-    host = Server(built, SharedMasks(spec.words, shared), late_seconds)
+    masks = SharedMasks(num_words(plugins.vocabulary.logits_width), shared)
+    host = Server(plugins, masks, late_seconds)
     threading.stack_size(STACK_BYTES)
     threads = [
         threading.Thread(target=_answer, args=(Line(socket.socket(fileno=end), serves=True), answers), daemon=True)

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 from guideway.errors import GuidewayError, passable, text_of
 
 from guideway_hosts.codec import encode
-from guideway_hosts.fork_server import HostSource
+from guideway_hosts.fork_server import ForkServer
 from guideway_hosts.host import Allowed, Host, HostDied
 from guideway_hosts.messages import Birth, Job, read_error
 from guideway_hosts.seat import Seat
@@ -200,12 +200,12 @@ class Room(Seat):
     def __init__(
         self,
         role: str,
-        source: HostSource,
+        server: ForkServer,
         lock: RLock,
         name: str = "",
         refuse: Callable[[Any, str], object] = lambda *_: None,
     ) -> None:
-        super().__init__(role, source, lock)
+        super().__init__(role, server, lock)
         self.name = name
         """The name of the modifier; empty for matchers."""
         self.pending: Call | None = None

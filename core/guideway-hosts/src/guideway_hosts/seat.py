@@ -8,7 +8,7 @@ from concurrent.futures import Future, wait
 
 from guideway.errors import GuidewayError
 
-from guideway_hosts.fork_server import HostSource
+from guideway_hosts.fork_server import ForkServer
 from guideway_hosts.host import Host
 
 __all__ = ["Seat"]
@@ -20,10 +20,10 @@ _NUMBERS = itertools.count()
 class Seat:
     """A host, started when it is needed and again when it was lost. Callers hold `lock`, except for `start`."""
 
-    def __init__(self, role: str, source: HostSource, lock: threading.RLock) -> None:
+    def __init__(self, role: str, server: ForkServer, lock: threading.RLock) -> None:
         self._role = role
-        self._source = source
-        self._limits = source.limits
+        self._server = server
+        self._limits = server.limits
         self.lock = lock
         self.host: Host | None = None
         self.number = -1
@@ -46,7 +46,7 @@ class Seat:
         """Start the host in a thread. Raises `HostDied` if there is none."""
         if self.closed:
             raise GuidewayError(f"the host {self._role!r} is closed")
-        self.starting = self.starting or self._source.fork(self._role)
+        self.starting = self.starting or self._server.fork(self._role)
         return self.starting
 
     def is_up(self, seconds: float | None) -> bool:
