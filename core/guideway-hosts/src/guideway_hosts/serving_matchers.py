@@ -149,7 +149,8 @@ class Filler:
                 if i not in errors:
                     fills[i] = FillJob(living.matcher, drafts[i], first)
             first += 1 + len(drafts[i])
-        self._last = _Step(jobs, ready, fills, drafts, masks.rows[: first + 1])
+        self._last = last = _Step(jobs, ready, fills, drafts, masks.rows[: first + 1])
+        last.block[0] = last.block[-1] = GUARD
         self._group()
         return self._fill(errors, taken, None)
 
@@ -180,7 +181,6 @@ class Filler:
     ) -> tuple[list[Any] | None, dict[str, Any]]:
         """Fill the rows of `_last`, after its matchers accepted `token_ids`, one each. Returns what `step` does."""
         masks, last = self._masks, self._last
-        last.block[0] = last.block[-1] = GUARD
         counts = [0] * len(last.jobs)
         for batch in last.batches:
             places, alone = batch.places, len(batch.places) == 1
