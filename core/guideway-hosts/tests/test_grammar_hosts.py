@@ -312,11 +312,12 @@ def test_idle_hosts_that_were_killed_cost_nobody_anything(hosts: Hosts) -> None:
 def test_an_idle_host_is_gone_when_it_is_killed_also_if_its_child_lives_on(made: Makes) -> None:
     hosts = made()
     hosts.strategies["hostile"].compile(Regex("CP[a-z]"))
-    host = hosts._pool._idle[0].host
-    assert host is not None and not host.is_gone()
+    host = hosts._pool._idle[0].result()
+    assert not host.is_gone()
     os.kill(host.pid, signal.SIGKILL)
-    until(host.is_gone)
+    until(host._process.has_ended)
     assert not host.has_news(), "the child has the socket too"
+    assert host.is_gone()
 
 
 def test_an_interrupt_leaves_no_answer_for_the_next_call(hosts: Hosts) -> None:
@@ -422,7 +423,7 @@ def test_compilations_that_hang_keep_no_one_waiting_longer_than_their_limit(made
 
 
 def compiling(hosts: Hosts) -> set[int]:
-    return {seat.host.pid for seat in set(hosts._pool._busy) if seat.host is not None}
+    return {started.result().pid for started in set(hosts._pool._busy) if started.done()}
 
 
 def test_an_abort_ends_a_compilation_at_once(made: Makes) -> None:

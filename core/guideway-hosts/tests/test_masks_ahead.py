@@ -20,10 +20,11 @@ from guideway.plugins.limits import Limits
 from guideway.runtime.constraints.forced import ForcedTokens
 from guideway.runtime.constraints.mask_block import Late
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
+from guideway_hosts.deaths import MAX_DEATHS
 from guideway_hosts.host import Host, HostDied
 from guideway_hosts.hosts import Hosts
 from guideway_hosts.matchers import MatcherHost, MatcherRoom, Step
-from guideway_hosts.room import MAX_DEATHS, Call
+from guideway_hosts.room import Call
 from guideway_hosts.strategy import HostedStrategy
 
 from tests.support.fake_host import FakeHost

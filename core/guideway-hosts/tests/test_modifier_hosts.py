@@ -339,11 +339,11 @@ def test_an_abort_ends_a_compilation_at_once(served: Served, what: str) -> None:
         hanging = using(when="compile", what=what, finish=99 + number)
         twins = [Request(request_id=f"{what} {number} {i}", prompt_token_ids=(1,), params=hanging) for i in range(2)]
         first, second = map(runtime.admit, twins)
-        until(lambda: busy and next(iter(busy)).host is not None)
-        (seat,) = busy
+        until(lambda: busy and next(iter(busy)).done())
+        (started,) = busy
         runtime.abandon(first)
         time.sleep(0.1)
-        assert seat in busy, "another request waits for the same"
+        assert started in busy, "another request waits for the same"
         runtime.abandon(second)
         until(lambda: not busy)
     assert host.generate([PROMPT], [using()])[0].outputs[0].error is None

@@ -51,7 +51,7 @@ def test_verdicts_come_from_another_process(checker: Checker, judge: Judge) -> N
     assert verdict(checker, JsonObject(), '{"a":1}') is True
     assert verdict(checker, JsonObject(), '{"a":1,"a":1}') is False
     assert verdict(checker, JsonObject(), "[]") is False
-    (host,) = [seat.host for seat in judge.pool._idle]
+    (host,) = [started.result() for started in judge.pool._idle]
     assert host is not None and host.pid != os.getpid()
 
 
@@ -76,7 +76,7 @@ def test_nesting_without_end_is_not_judged(checker: Checker) -> None:
 
 def test_a_host_that_is_killed_is_replaced(checker: Checker, judge: Judge) -> None:
     assert verdict(checker, JsonObject(), "{}") is True
-    (host,) = [seat.host for seat in judge.pool._idle]
+    (host,) = [started.result() for started in judge.pool._idle]
     assert host is not None
     os.kill(host.pid, signal.SIGKILL)
     assert verdict(checker, JsonObject(), "{}") is True

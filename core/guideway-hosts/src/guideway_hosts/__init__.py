@@ -10,8 +10,8 @@ obey the same contracts as the plugins::
                                                         └─ one host for the states of each modifier
 
 A `ForkServer` starts hosts, and ends them all with the last plugin. A `Host` is one process: it is asked, waited for
-within its limits, and ended. A `Seat` has one host at a time: it lets it start again when it is lost. A `Pool` chooses
-one of its seats for a call without state, and each proxy with objects has a seat.
+within its limits, and ended. A `Pool` has the hosts for calls without state. A `Room` is a host of objects, started
+again when it is lost: the matchers have one, and the states of each modifier.
 
 The names are imported on first use, because the fork server needs only a part of the package and must start fast.
 """

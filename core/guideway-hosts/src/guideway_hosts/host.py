@@ -254,9 +254,11 @@ class Host:
         return any(line.is_busy for line in self._lines)
 
     def is_gone(self) -> bool:
-        """Return whether the process has ended while no call was running."""
+        """Return whether the process has ended while no call was running. Then it is closed."""
         # a process that the host forked may keep the socket open
-        return not self.alive or self._process.has_ended() or self.has_news()
+        if self._process.has_ended() or self.has_news():
+            self.close()
+        return not self.alive
 
     def kill(self) -> None:
         """Kill the process without waiting. Calls then raise `HostDied`."""

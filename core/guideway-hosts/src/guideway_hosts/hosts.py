@@ -66,7 +66,7 @@ class Hosts:
         its_own = {each: dict(options.get(each, {})) for each in ids}
         places = module_path() if path is None else tuple(path)
         self._server = ForkServer(Spec(places, tuple(variables), records, context, its_own), limits)
-        self._pool = Pool("compile", self._server, num_compilers)
+        self._pool = Pool(self._server, num_compilers)
         self._fills = fills
         self._starting: list[Future[Host]] = []
         """The first hosts, if they were started in advance."""
@@ -111,9 +111,10 @@ class Hosts:
     def start_soon(self) -> None:
         """Start the hosts that the first constraint would wait for, in a thread."""
         if self.strategies:
-            seats = [self._pool.add_seat(), self.matchers.common][: 1 + self._fills]
             with suppress(GuidewayError):  # closed, or no thread is left: the first constraint says so
-                self._starting = [seat.start_soon() for seat in seats]
+                self._starting.append(self._pool.start_soon())
+                if self._fills:
+                    self._starting.append(self.matchers.common.start_soon())
 
     def close(self, plugin: str) -> None:
         """Close a plugin. The last one ends all hosts."""

@@ -17,11 +17,12 @@ from guideway.runtime.modifiers.modifier_set import MOST_TOGETHER
 from numpy.typing import NDArray
 
 from guideway_hosts.codec import encode
+from guideway_hosts.deaths import isolate, retry
 from guideway_hosts.fork_server import ForkServer
 from guideway_hosts.host import Allowed, Host, HostDied
 from guideway_hosts.matcher import Filled, Group, HostedGrammar, HostedMatcher, Refused, Rows
 from guideway_hosts.messages import MAX_ROWS, Job
-from guideway_hosts.room import LIVING, SECONDS_PER_TOKEN, Call, Room, isolate, retry
+from guideway_hosts.room import LIVING, SECONDS_PER_TOKEN, Call, Room
 
 __all__ = ["MatcherHost"]
 

@@ -19,21 +19,20 @@ from guideway.errors import (
     passable,
     text_of,
 )
+from guideway.runtime.modifiers.modifier_set import MOST_TOGETHER
 
 from guideway_hosts.codec import encode
+from guideway_hosts.deaths import isolate
 from guideway_hosts.fork_server import ForkServer
 from guideway_hosts.host import HostDied
 from guideway_hosts.matcher import HostedGrammar
 from guideway_hosts.messages import read_error, read_payload
 from guideway_hosts.pool import Pool
-from guideway_hosts.room import Call, Remote, Room, Source, isolate
+from guideway_hosts.room import Call, Remote, Room, Source
 
 __all__ = ["HostedModifier"]
 
 log = logging.getLogger(__name__)
-
-MOST_TOGETHER = 3.0
-"""Most time for one `prepare` of all sequences, in deadlines of one sequence. After that each is prepared alone."""
 
 
 class HostedState(Remote):
@@ -315,7 +314,7 @@ class HostedModifier(LogitModifier[HostedState]):
         """Return a call with its answer. States that the host does not have are made before it, in a call of their own,
         because that may take longer."""
         with self._room.lock:
-            self._room.alive()
+            self._room.is_up(None)
             new = []
             for state in states:
                 state.take_changes()

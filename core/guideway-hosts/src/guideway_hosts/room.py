@@ -10,26 +10,25 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from threading import RLock
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakValueDictionary
 
 from guideway.errors import GuidewayError, passable, text_of
 
 from guideway_hosts.codec import encode
+from guideway_hosts.deaths import Subject, retry
 from guideway_hosts.fork_server import ForkServer
 from guideway_hosts.host import Allowed, Host, HostDied
 from guideway_hosts.messages import Birth, Job, read_error
-from guideway_hosts.seat import Seat
+from guideway_hosts.pool import give_up
 
-__all__ = ["LIVING", "MAX_DEATHS", "SECONDS_PER_TOKEN", "Call", "Remote", "Room", "Source", "isolate", "retry"]
+__all__ = ["LIVING", "SECONDS_PER_TOKEN", "Call", "Remote", "Room", "Source"]
 
 log = logging.getLogger(__name__)
-
-MAX_DEATHS = 3
-"""Times in a row that a host may be killed from outside while it works for one sequence, before the sequence fails."""
 
 SECONDS_PER_TOKEN = 1e-3
 """Seconds allowed in addition for each token of an object that is made again, to accept the tokens."""
@@ -38,25 +37,8 @@ WORTH_WAITING = 0.05
 """Seconds for which a host may work for objects that were dropped. A new host takes longer, and a step is sent ahead
 also for sequences that turn out to have ended."""
 
-T = TypeVar("T")
-S = TypeVar("S", bound="Subject")
-
 _NUMBERS = itertools.count()
-
-
-class Subject:
-    """Something that a host works for."""
-
-    def __init__(self) -> None:
-        self.number = next(_NUMBERS)
-        """Unique in all hosts of this process."""
-        self.deaths = 0
-        """Times in a row that its host died while working for it."""
-
-    def died(self, by_itself: bool) -> bool:
-        """Count a death of the host. Return whether the subject fails for it."""
-        self.deaths += 1
-        return by_itself or self.deaths >= MAX_DEATHS
+"""The numbers of the hosts, unique in this process."""
 
 
 class Source(Subject):
@@ -112,42 +94,6 @@ LIVING: WeakValueDictionary[int, Remote] = WeakValueDictionary()
 """All objects in hosts, by number."""
 
 
-def isolate(call: Callable[[list[int], bool], Sequence[int]], items: Mapping[int, Subject]) -> dict[int, HostDied]:
-    """Do the work for all items at once. If the host dies and it is unknown over which item, continue one by one.
-
-    ``call(left, apart)`` returns the keys of the items that are done. Return by key why the others failed: their host
-    exceeded a limit or crashed, or it was killed from outside `MAX_DEATHS` times.
-    """
-    left, apart, failed = list(items), False, dict[int, HostDied]()
-    while left:
-        try:
-            done = call(left, apart)
-        except HostDied as died:
-            known = [key for key in left if items[key].number == died.working_on]
-            if died.working_on is not None and not known:  # the host was working on something else
-                continue
-            apart = apart or not known
-            failed |= {key: died for key in known or left if items[key].died(died.by_itself and bool(known))}
-            left = [key for key in left if key not in failed]
-        else:
-            left = [key for key in left if key not in done] if len(done) < len(left) else []
-    return failed
-
-
-def retry(subject: S, call: Callable[[S], T]) -> T:
-    """Return the result of a call about one subject, repeated as `isolate` does. Raises `HostDied`."""
-    found: list[T] = []
-
-    def attempt(left: list[int], _: bool) -> list[int]:
-        found.append(call(subject))
-        subject.deaths = 0
-        return left
-
-    for died in isolate(attempt, {0: subject}).values():
-        raise died
-    return found[-1]
-
-
 class Call:
     """A call of a method for several objects, and its results."""
 
@@ -194,8 +140,11 @@ class Call:
         self.failures = list(map(str, answer["failures"]))
 
 
-class Room(Seat):
-    """A host of objects. `refuse` is called with a source and the reason if an object of it ended the host."""
+class Room:
+    """A host of objects, started when it is needed and again when it was lost. Callers hold `lock`, except for `load`.
+
+    `refuse` is called with a source and the reason if an object of it ended the host.
+    """
 
     def __init__(
         self,
@@ -205,7 +154,16 @@ class Room(Seat):
         name: str = "",
         refuse: Callable[[Any, str], object] = lambda *_: None,
     ) -> None:
-        super().__init__(role, server, lock)
+        self._role = role
+        self._server = server
+        self._limits = server.limits
+        self.lock = lock
+        self.host: Host | None = None
+        self.number = -1
+        """The number of the host. Objects remember it as `born_in`."""
+        self.starting: Future[Host] | None = None
+        """The host that is being started."""
+        self.closed = False
         self.name = name
         """The name of the modifier; empty for matchers."""
         self.pending: Call | None = None
@@ -216,10 +174,46 @@ class Room(Seat):
         self._events: deque[tuple[int, str, int]] = deque()
         """Events that the host does not know yet: its number, what happened, and to which object."""
 
+    @property
+    def is_starting(self) -> bool:
+        return self.starting is not None and not self.starting.done()
+
+    def start_soon(self) -> Future[Host]:
+        """Start the host in a thread. Raises `HostDied` if there is none."""
+        if self.closed:
+            raise GuidewayError(f"the host {self._role!r} is closed")
+        self.starting = self.starting or self._server.fork(self._role)
+        return self.starting
+
+    def is_up(self, seconds: float | None) -> bool:
+        """Return whether the host is running within `seconds` (None: no limit). If not, a thread is starting it. Raises
+        `HostDied` if it cannot be started."""
+        if self.host is not None and self.host.alive and not self.closed:
+            return True
+        starting = self.start_soon()
+        if wait([starting], seconds).not_done:
+            return False
+        self.starting = None
+        host = starting.result()
+        self.lose()
+        self.host, self.number = host, next(_NUMBERS)
+        return True
+
     def lose(self) -> None:
-        self.pending = None
+        """End the host."""
+        host, self.host, self.pending = self.host, None, None
         self._loaded.clear()
-        super().lose()
+        if host is not None:
+            host.close()
+
+    def close(self) -> None:
+        """End the host, and a host that is being started. None is started again."""
+        self.closed = True
+        if self.host is not None:
+            self.host.given_up = True
+        self.lose()
+        if self.starting is not None:
+            self.starting.add_done_callback(give_up)
 
     def call(self, call: Call) -> Call:
         """Return a call with its answer. Raises `HostDied`, and an error of the whole call."""
@@ -230,7 +224,9 @@ class Room(Seat):
 
     def begin(self, call: Call) -> None:
         """Send a call. Raises `HostDied`."""
-        host = self.alive()
+        self.is_up(None)
+        host = self.host
+        assert host is not None
         with self._watch(call):
             call.enter(self)
             call.objects = ()
@@ -290,7 +286,14 @@ class Room(Seat):
         `HostDied`."""
 
         def attempt(_: Source) -> None:
-            host, born_in = self.start()
+            while True:  # others may use the lock while the host is started
+                with self.lock:
+                    if self.is_up(0.0):
+                        host, born_in = self.host, self.number
+                        break
+                    starting = self.start_soon()
+                wait([starting])
+            assert host is not None
             try:
                 seconds = self._limits.compile_seconds
                 host.call("load", source.number, *source.made_from, seconds=seconds, beside=True)
