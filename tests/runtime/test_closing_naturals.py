@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from guideway.api import Choice, Constraint, GrammarStrategy, JsonSchema, Regex, StructuralTag
+from guideway.api import Choice, Constraint, Grammar, GrammarStrategy, JsonSchema, Regex, StructuralTag
 from guideway.api.bitmask import is_allowed, unpack
 from guideway.api.vocabulary import Vocabulary
 from guideway.runtime.constraints.bans import Bans, MaskBans
@@ -377,19 +377,19 @@ def test_the_end_of_many_nested_objects_is_found(cls: type[GrammarStrategy]) -> 
     schema = record(value={"type": "array", "items": record(value={"type": "string"}), "minItems": 2})
     for _ in range(12):
         schema = record(value=schema)
-    assert shortest(cls, schema) < 100
+    assert shortest(cls, JsonSchema(schema)) < 100
 
 
 def test_a_number_that_must_be_a_multiple_ends() -> None:
     quantity = {"type": "integer", "multipleOf": 12, "minimum": 24}
-    known = shortest(LLGuidanceStrategy, record(quantity={"const": 24}))
-    assert shortest(LLGuidanceStrategy, record(quantity=quantity)) <= known + 1
+    known = shortest(LLGuidanceStrategy, JsonSchema(record(quantity={"const": 24})))
+    assert shortest(LLGuidanceStrategy, JsonSchema(record(quantity=quantity))) <= known + 1
 
 
 @pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
 def test_a_string_with_a_least_length_is_judged_by_characters(cls: type[GrammarStrategy]) -> None:
     schema = record(by={"type": "string", "minLength": 3})
-    strategy, least = strategy_of(cls), shortest(cls, schema)
+    strategy, least = strategy_of(cls), shortest(cls, JsonSchema(schema))
     grammar, reserve = strategy.compile(JsonSchema(schema)), Reserve.of(JsonSchema(schema), vocabulary())
     matcher = new_matcher(strategy, grammar, vocabulary().stop_token_ids)
     closer = Closer(lexicon(), vocabulary().stop_token_ids, Budget(least, reserve))
@@ -404,9 +404,29 @@ def test_a_string_with_a_least_length_is_judged_by_characters(cls: type[GrammarS
     assert [token for token in allowed if len(token.decode(errors="ignore")) < 3] == []
 
 
-def shortest(cls: type[GrammarStrategy], schema: dict[str, Any]) -> int:
+GRAMMARS = {
+    'start: "SELECT " NAME " FROM " NAME\nNAME: /[a-z_]+/': b"SELECT age FROM people",
+    'start: row row\nrow: CELL "," CELL "\\n"\nCELL: /[a-z]{2,}/': b"name,age\nanna,old\n",
+    'start: a\na: "(" a ")" | "[" a "]" | "x"': b"([(x)])",
+    'start: "<r>" item+ "</r>"\nitem: "<i id=\\"" /[0-9]+/ "\\">" /[^<]+/ "</i>"': b'<r><i id="17">tea</i></r>',
+    'start: term (OP term)*\nterm: NUM | "(" start ")"\nNUM: /[0-9]+/\nOP: /[-+*\\/]/': b"(12+(3*4))-55",
+}
+
+
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+@pytest.mark.parametrize("grammar", GRAMMARS)
+def test_a_grammar_of_which_no_example_is_known_is_complete(cls: type[GrammarStrategy], grammar: str) -> None:
+    constraint, wanted = Grammar(grammar, "lark"), GRAMMARS[grammar]
+    least = shortest(cls, constraint)
+    assert least <= 1 + len(vocabulary().encode(wanted) or ())
+    for more in range(9):
+        assert write(cls, constraint, wanted, more=more)[1] == wanted
+        assert write(cls, constraint, b"", least + more)[2] != "cut"
+
+
+def shortest(cls: type[GrammarStrategy], constraint: Constraint) -> int:
     strategy, stops = strategy_of(cls), vocabulary().stop_token_ids
-    matcher = new_matcher(strategy, strategy.compile(JsonSchema(schema)), stops)
-    found = Closer(lexicon(), stops, Budget(4096, Reserve.of(JsonSchema(schema), vocabulary()))).shortest(matcher)
+    matcher = new_matcher(strategy, strategy.compile(constraint), stops)
+    found = Closer(lexicon(), stops, Budget(4096, Reserve.of(constraint, vocabulary()))).shortest(matcher)
     assert found is not None, "no output was found"
     return found

@@ -442,12 +442,13 @@ class Closer:
 
     def _find_shortest(self, matcher: Matcher, lifts_bans: bool) -> Sequence[int] | None:
         """Return the shortest completion found, regardless of the budget; None if none is found."""
-        found = self._find(self._prover(matcher, lifts_bans, self._work(LONGEST)), LONGEST)
+        following: dict[bytes, dict[bytes, int]] = {}
+        found = self._find(self._prover(matcher, lifts_bans, self._work(LONGEST)), LONGEST, following=following)
         if found is None:
             return None
         # long texts, such as those of a pattern, may have fewer tokens than any example
         prover = self._prover(matcher, lifts_bans, self._work(len(found)) // PART)
-        return self._find(prover, len(found) - 1, long_first=True) or found
+        return self._find(prover, len(found) - 1, long_first=True, following=following) or found
 
     def _find(
         self,
@@ -457,6 +458,7 @@ class Closer:
         most_worse: int = MOST,
         *,
         long_first: bool = False,
+        following: dict[bytes, dict[bytes, int]] | None = None,
     ) -> Sequence[int] | None:
         """Return a completion of at most `limit` tokens, with its stop token; None if none is found."""
         try:
@@ -464,6 +466,7 @@ class Closer:
         except UnsupportedCapability:
             position = self._position(len(self._accepted))
             search = Search(prover, self._lexicon, self._budget.reserve, limit, position, known, most_worse, long_first)
+            search.following = {} if following is None else following
             return search.completion()
         if not told or len(told) > limit or told[-1] not in self._stop_token_ids:
             return None

@@ -50,6 +50,8 @@ UNFINISHED = re.compile(rb"(?<!\\)(?:\\\\)*\\(u[0-9a-fA-F]{0,3})?\Z")
 """Matches tokens that end within an escape."""
 BLANKS = b" \t\n"
 """White space after which any text may follow. A carriage return may require a line feed."""
+FEW_OF_A_KIND = 6
+"""Letters to try at one place of a text outside JSON, where a word may begin; and digits."""
 FEW_OF_A_SHAPE = 20
 """Most tokens of a shape outside strings to group by their text without blanks. Enough for the digits with blanks."""
 
@@ -207,6 +209,18 @@ class Lexicon:
         # only white space: a line feed first, since the end of a tag often has a line of its own
         allowed = self.bits(row)
         return found or [i for i in self.of((b"\n", b" ", b"\t", b"\r")) if allowed[i]] or list(ids[:1].tolist())
+
+    def kinds(self, row: bytes) -> list[int]:
+        """Return tokens of a row that stand for all of them outside JSON: each sign and blank, a few digits, letters and
+        other characters, and the longest tokens."""
+        found, ids = dict[bytes, list[int]](), self._longest_first(row)
+        for i in ids[::-1].tolist():
+            token = self.tokens[i]
+            if self.characters[i] == 1 and _is_whole(token) and (token.isspace() or token.decode().isprintable()):
+                kind = b"0" if token.isdigit() else b"a" if token.isalpha() or not token.isascii() else token
+                found.setdefault(kind, []).append(i)
+        short = [i for kind in found.values() for i in kind[:FEW_OF_A_KIND]]
+        return list(dict.fromkeys([*short, *ids[-1:-4:-1].tolist(), *ids[:3].tolist()]))
 
     def _signs(self, row: bytes) -> list[int]:
         """Return the tokens of a row that are single bytes, but no letters and no blanks."""

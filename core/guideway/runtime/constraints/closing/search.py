@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -61,6 +62,10 @@ class Search:
     In each state the search tries tokens that close strings and brackets, the shortest values, the rest of each
     witness, then tokens of the bitmask. It follows each first try to its end. Then it continues from the state with the
     fewest worse tries before it, the longest text first (W. Harvey and M. Ginsberg, Limited Discrepancy Search, 1995).
+
+    In a grammar of which no example is known, such as one in Lark, the mask after a token says how good it is: the mask
+    that the search has met least comes first, the same mask as before the token last, because there the grammar is
+    probably in the same state.
     """
 
     prover: Prover
@@ -78,6 +83,9 @@ class Search:
     """Most tries in the completion that were not the first of their state."""
     long_first: bool = False
     """True to try long tokens before short ones, and no witnesses."""
+    following: dict[bytes, dict[bytes, int]] = field(default_factory=dict)
+    """In a grammar without examples, by mask: the masks that followed it, each with a token. The grammar is probably in
+    the same state where its mask is the same, so they are filled once."""
     _path: list[int] = field(init=False, default_factory=list)
     """Tokens that the matcher has accepted in this search."""
     _root: _Node = field(init=False)
@@ -86,6 +94,8 @@ class Search:
     _seen: set[bytes] = field(init=False, default_factory=set)
     """Digests of the texts of nodes. The same text in other tokens, or with other white space, has the same completions
     unless sequences of tokens are banned."""
+    _met: Counter[bytes] = field(init=False, default_factory=Counter)
+    """In a grammar without examples: how often each mask was met."""
 
     def completion(self) -> list[int] | None:
         """Return the first completion found, with a stop token; None if there is none. The matcher's state is kept."""
@@ -195,15 +205,11 @@ class Search:
                 yield from ([digit, sign] for digit in lexicon.of(DIGITS) for sign in quick)
         if self._is_in_new():
             yield from self._strings()
-        self.prover.num_left -= MASK
-        rows = np.full((3, lexicon.words), GUARD, dtype=np.int32)  # the row to fill, between two rows of guards
-        try:
-            self.prover.matcher.fill_bitmask(rows, 1)
-        except DeadEnd:
+        if not (row := self._fill()):
             return
-        if (rows[::2] != GUARD).any():
-            raise ConformanceError("it wrote outside its row")
-        row = rows[1].tobytes()
+        if cursor is None and not (self.reserve.ends or self.reserve.witnesses):
+            yield from self._by_mask(row)
+            return
         if cursor is None:
             # each mark once, because free text may take it any number of times
             marks = [mark.encode() for mark in self.reserve.ends]
@@ -222,6 +228,33 @@ class Search:
         yield from (
             [token_id] for token_id in lexicon.choose(row, cursor, long_first=self.long_first) if token_id not in tried
         )
+
+    def _by_mask(self, row: bytes) -> Iterator[Sequence[int]]:
+        """Yield tokens of a mask, one for each mask that may follow, in the order of these masks."""
+        if row not in self.following:
+            matcher, found = self.prover.matcher, dict[bytes, int]()
+            kinds = self.lexicon.kinds(row)
+            for token_id in reversed(kinds) if self.long_first else kinds:
+                if self.prover.num_left > 0 and matcher.accept((token_id,)) == 1:
+                    self.prover.num_left -= 1
+                    found.setdefault(self._fill(), token_id)
+                    matcher.rollback(1)
+            self.following[row] = found
+        self._met[row] += 1
+        found = self.following[row]
+        yield from ([found[mask]] for mask in sorted(found, key=lambda mask: (mask == row, self._met[mask])))
+
+    def _fill(self) -> bytes:
+        """Return the mask of the matcher's state; empty if no token may follow."""
+        self.prover.num_left -= MASK
+        rows = np.full((3, self.lexicon.words), GUARD, dtype=np.int32)  # the row to fill, between two rows of guards
+        try:
+            self.prover.matcher.fill_bitmask(rows, 1)
+        except DeadEnd:
+            return b""
+        if (rows[::2] != GUARD).any():
+            raise ConformanceError("it wrote outside its row")
+        return rows[1].tobytes()
 
     def _is_in_new(self) -> bool:
         """Return whether the path just opened a string, or is empty and the output ends in a string or outside JSON."""
