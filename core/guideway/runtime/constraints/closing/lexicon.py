@@ -211,8 +211,8 @@ class Lexicon:
         return found or [i for i in self.of((b"\n", b" ", b"\t", b"\r")) if allowed[i]] or list(ids[:1].tolist())
 
     def kinds(self, row: bytes) -> list[int]:
-        """Return tokens of a row that stand for all of them outside JSON: each sign and blank, a few digits, letters and
-        other characters, and the longest tokens."""
+        """Return tokens of a row that stand for all of them outside JSON: each sign and blank, a few digits, letters
+        and other characters, and the longest tokens."""
         found, ids = dict[bytes, list[int]](), self._longest_first(row)
         for i in ids[::-1].tolist():
             token = self.tokens[i]
