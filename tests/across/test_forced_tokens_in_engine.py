@@ -31,7 +31,7 @@ from guideway.api import (
 )
 from guideway.api.bitmask import allocate, allow_only
 from guideway_hosts.host import Host
-from guideway_hosts.matchers import MatcherHost, MatcherRoom
+from guideway_hosts.matchers import NOW, MatcherHost, MatcherRoom
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -228,7 +228,10 @@ class Trace:
         self.note(monkeypatch, MatcherRoom, "begin", "ask")
         self.note(monkeypatch, Host, "answer")
         if late:  # as a host that has not answered when the next step is planned
-            monkeypatch.setattr(Host, "has_news", lambda _: False)
+            end = MatcherRoom.end
+            monkeypatch.setattr(
+                MatcherRoom, "end", lambda room, patience=None: patience is not NOW and end(room, patience)
+            )
 
     def note(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, event: str = "") -> None:
         method = getattr(owner, name)

@@ -235,15 +235,6 @@ class Host:
             raise read_error(answer["error"])
         return answer["value"], data
 
-    def is_answered(self, allowed: Allowed) -> bool:
-        """Return whether `answer` would return without waiting. Raises `HostDied`."""
-        line = self._lines[False]
-        with self._using(line, allowed):
-            if not line.is_ready(0.0):
-                line.look()
-                return False
-        return True
-
     def has_news(self) -> bool:
         """Return whether an answer has begun to arrive, or the process has ended."""
         return not self.alive or self._lines[False].has_news()
@@ -261,7 +252,7 @@ class Host:
         return not self.alive
 
     def kill(self) -> None:
-        """Kill the process without waiting. Calls then raise `HostDied`."""
+        """Kill the process without waiting, because nobody needs its result. Calls then raise `HostDied`."""
         if self.alive:
             self.given_up = True
             self._process.kill()

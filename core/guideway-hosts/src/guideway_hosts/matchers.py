@@ -38,6 +38,9 @@ STARTS_WITHIN = 0.002
 HURRIED = Allowed(2e-4, 2e-4)
 """The wait for sequences that are known to be slow."""
 
+NOW = Allowed(0.0)
+"""No wait: an answer is taken if it has arrived."""
+
 PROVES_FAST = 16
 """Consecutive rows that must arrive in time before a step waits as long for a grammar that was late as for any other.
 
@@ -221,7 +224,6 @@ class MatcherRoom(Room):
             self.lose()
             raise HostDied(str(error)) from error
         if isinstance(step, Step):
-            step.is_ahead = step.is_ahead and ended is not None
             self._lent = weakref.ref(step.rows)
         return ended
 
@@ -343,9 +345,9 @@ class MatcherHost:
         `waits`, wait for all hosts. Errors are reported with the rows."""
         with self._lock:
             for room in self.rooms:
-                step, host = room.pending, room.host
-                if isinstance(step, Step) and step.is_ahead and step.searches and host and (waits or host.has_news()):
-                    self._end(room)
+                step = room.pending
+                if isinstance(step, Step) and step.is_ahead and step.searches:
+                    self._end(room, None if waits else NOW)
 
     def ask(self, matcher: HostedMatcher, method: str, *arguments: Any) -> Any:
         """Return the result of a matcher's method. Raises the errors that the method raises, and `LimitExceeded`."""
@@ -372,13 +374,9 @@ class MatcherHost:
         """Return whether late rows of a matcher may be available now, so that asking again makes sense."""
         with self._lock:
             room = self._room_of(matcher)
-            if matcher.answer is not None:
-                return True
-            try:
-                return not room.is_starting if room.pending is None else room.is_answered()
-            except HostDied as died:
-                self._blame(died)
-                return True
+            if matcher.answer is None and room.pending is not None:
+                self._end(room, NOW)
+            return matcher.answer is not None or (room.pending is None and not room.is_starting)
 
     def is_slow(self, grammar: int) -> bool:
         """Return whether a grammar is slow, so that its sequences should be asked for masks only."""
@@ -419,6 +417,8 @@ class MatcherHost:
                     room.begin(Step(asking[:1] if apart else _fitting(asking), self._limits.fill_seconds))
                 step = room.end(patience)
             if step is None:
+                if isinstance(room.pending, Step):
+                    room.pending.is_ahead = False
                 room.give_up()
                 for job in asking:
                     job.error = Late()
@@ -467,10 +467,10 @@ class MatcherHost:
             accepted[i] = -1
         return True
 
-    def _end(self, room: MatcherRoom) -> None:
-        """Wait for the answer of a host, and keep it for the next `fill`."""
+    def _end(self, room: MatcherRoom, patience: Allowed | None = None) -> None:
+        """Wait for the answer of a host, until `patience` ends, and keep it for the next `fill`."""
         try:
-            if isinstance(step := room.end(), Step):
+            if isinstance(step := room.end(patience), Step):
                 self._deliver(step)
         except HostDied as died:
             self._blame(died)

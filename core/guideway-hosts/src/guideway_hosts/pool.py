@@ -98,5 +98,5 @@ def _is_usable(started: Future[Host]) -> bool:
 def give_up(started: Future[Host]) -> None:
     """End a host that was started, of which nobody needs a result any more."""
     if started.exception() is None:
-        started.result().given_up = True
+        started.result().kill()
         started.result().close()

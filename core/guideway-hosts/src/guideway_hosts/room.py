@@ -210,7 +210,7 @@ class Room:
         """End the host, and a host that is being started. None is started again."""
         self.closed = True
         if self.host is not None:
-            self.host.given_up = True
+            self.host.kill()
         self.lose()
         if self.starting is not None:
             self.starting.add_done_callback(give_up)
@@ -256,13 +256,6 @@ class Room:
             log.warning("%s", passable(text))
         return call
 
-    def is_answered(self) -> bool:
-        """Return whether `end` would return without waiting. Raises `HostDied`."""
-        call, host = self.pending, self.host
-        assert call is not None and host is not None
-        with self._watch(call):
-            return host.is_answered(call.allowed)
-
     def has(self, one: Remote) -> bool:
         """Return whether the unanswered call is about an object."""
         return self.pending is not None and one.number in self.pending.sources
@@ -286,13 +279,12 @@ class Room:
         `HostDied`."""
 
         def attempt(_: Source) -> None:
-            while True:  # others may use the lock while the host is started
-                with self.lock:
-                    if self.is_up(0.0):
-                        host, born_in = self.host, self.number
-                        break
-                    starting = self.start_soon()
-                wait([starting])
+            with self.lock:
+                starting = [] if self.is_up(0.0) else [self.start_soon()]
+            wait(starting)  # others may use the lock meanwhile
+            with self.lock:
+                self.is_up(None)
+                host, born_in = self.host, self.number
             assert host is not None
             try:
                 seconds = self._limits.compile_seconds
