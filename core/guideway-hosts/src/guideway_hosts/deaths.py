@@ -1,4 +1,4 @@
-"""Repeating what a host did not finish because it died, and finding out which work its death is to be blamed on."""
+"""Repeating the work of a host that died, and finding the work that ended it."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ class ForkServer:
         raise PluginLoadError(error["message"] if error["plugin"] else error["text"], plugin=plugin)
 
     def _forked(self, environ: dict[str, str]) -> _Running | None:
-        """Return a process forked from that of the oldest running fork server at the same place, or None."""
+        """Return a process forked from the oldest running fork server at the same place, or None."""
         for each in _ALL.valuerefs():  # the younger wait for the older, never the reverse
             if (older := each()) is self:
                 break

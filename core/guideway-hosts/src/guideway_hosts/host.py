@@ -173,7 +173,7 @@ class Host:
         self._process = process
         commands, beside = ends
         self._lines = _CallLine(commands, process), _CallLine(beside, process)
-        """The one for commands, and the one for calls beside them."""
+        """The socket for commands, and the socket of the second thread."""
         self.masks = masks
         self._limits = limits
         self._total_bytes = total_bytes
@@ -252,7 +252,7 @@ class Host:
         return not self.alive
 
     def kill(self) -> None:
-        """Kill the process without waiting, because nobody needs its result. Calls then raise `HostDied`."""
+        """Kill the process without waiting, because its result is no longer needed. Calls then raise `HostDied`."""
         if self.alive:
             self.given_up = True
             self._process.kill()

@@ -93,7 +93,7 @@ class Group:
         self.is_whole = True
         """False after a matcher has left."""
         self.stop_token_ids: frozenset[int] = frozenset().union(*{each.stop_token_ids for each in matchers})
-        """Those of all matchers."""
+        """The stop tokens of all matchers."""
         for place, matcher in enumerate(matchers):
             matcher.join(self, place)
 
@@ -261,7 +261,7 @@ class HostedMatcher(Remote, Matcher):
 
     @property
     def has_changed(self) -> bool:
-        """True if its state is another one than that of the last command."""
+        """True if its state has changed since the last command."""
         return bool(self._to_accept) or self.born_in < 0
 
     def join(self, group: Group, place: int) -> None:

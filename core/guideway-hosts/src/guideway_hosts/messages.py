@@ -51,14 +51,14 @@ IDLE = -1
 
 
 class Birth(NamedTuple):
-    """What an object is made from, sent with its first job in a host."""
+    """The source and history of an object, sent with its first job in a host."""
 
     source: int
     """The number of its grammar or compiled value; -1: it has none."""
     given: Any
     """The encoded arguments of `Plugins.make` for the source; None: the host has the source."""
     history: Sequence[Any]
-    """All that the object is made from besides, encoded."""
+    """The rest that the object is made from, encoded."""
     num_tokens: int
     """The number of tokens in its history."""
 

@@ -96,7 +96,7 @@ def _is_usable(started: Future[Host]) -> bool:
 
 
 def give_up(started: Future[Host]) -> None:
-    """End a host that was started, of which nobody needs a result any more."""
+    """End a host that was started and is no longer needed."""
     if started.exception() is None:
         started.result().kill()
         started.result().close()

@@ -172,7 +172,7 @@ class _ForkServer:
         (end,) = self._receive_descriptors(1)
         try:
             self._import(environ, spec)
-        except BaseException as error:  # the other fork server says what is wrong
+        except BaseException as error:  # the other fork server reports it
             contain(error)
         self._fork_fork_server(socket.socket(fileno=end), owner)
         return {}
