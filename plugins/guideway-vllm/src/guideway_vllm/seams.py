@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 from guideway.api import PluginUnavailable
@@ -108,16 +108,18 @@ def _around_validate_params(validate_params: Callable[..., Any]) -> Callable[...
     return wrapped
 
 
-_ADMIT: ContextVar[Callable[[Any], None] | None] = ContextVar("_ADMIT", default=None)
-"""Replaces `FrontEnd.admit` in `process_inputs`, while set."""
+_PROCESS: ContextVar[Callable[[Callable[[], Any]], Any] | None] = ContextVar("_PROCESS", default=None)
+"""While set, it is called with vLLM's `process_inputs`, and returns the request in its place. Nothing is admitted."""
 
 
 def _around_process_inputs(process_inputs: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(self: Any, request_id: str, prompt: Any, *args: Any, **kwargs: Any) -> Any:
-        request = process_inputs(self, request_id, prompt, *args, **kwargs)
+        make = partial(process_inputs, self, request_id, prompt, *args, **kwargs)
+        if (process := _PROCESS.get()) is not None:
+            return process(make)
+        request = make()
         if self.guideway is not None:
-            admit = _ADMIT.get() or partial(self.guideway.admit, text=_text_of(prompt))
-            admit(request)
+            self.guideway.admit(request, _text_of(prompt))
         return request
 
     return wrapped
@@ -131,12 +133,12 @@ def _around_add_request(add_request: Callable[..., Any]) -> Callable[..., Any]:
         with _raise_shutdown_error(guideway):
             if guideway is None or not guideway.is_tried(params):
                 return await add_request(self, request_id, prompt, params, *args, **kwargs)
-            admit: Callable[[Any], None] | None = None
+            tried = None
             records: list[Any] = []
             if isinstance(prompt, dict) and "type" in prompt:  # unrendered prompts are processed in a thread by vLLM
                 given = signature.bind(self, request_id, prompt, params, *args, **kwargs).arguments
-                admit = await _try_request(self, given, records)
-            with _admitting(admit):
+                tried = await _try_request(self, given, records)
+            with _processing(None if tried is None else lambda _: tried):
                 queue = await add_request(self, request_id, prompt, params, *args, **kwargs)
             guideway.report_start(request_id, records)
             return queue
@@ -144,25 +146,25 @@ def _around_add_request(add_request: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-async def _try_request(self: Any, given: dict[str, Any], records: list[Any]) -> Callable[[Any], None]:
-    """Try a request outside the event loop. Returns a function that copies the prepared parameters to vLLM's own
-    request. `records` is for observers."""
+async def _try_request(self: Any, given: dict[str, Any], records: list[Any]) -> Any:
+    """Make a request for the engine core and try it, outside the event loop. Returns the request. `records` is for
+    observers."""
     processor = self.input_processor
-    known = inspect.signature(processor.process_inputs).parameters
+    known = _parameters(type(processor).process_inputs)
     passed = {name: value for name, value in given.items() if name in known}
     tasks = await self.get_supported_tasks()
 
-    def processed() -> Any:
-        with _admitting(lambda _: None):
+    def make() -> Any:
+        with _processing(lambda process: process()):
             return processor.process_inputs(**passed, supported_tasks=tasks)
 
-    tried = await processor.guideway.admit_async(processed, _text_of(given["prompt"]), records)
+    return await processor.guideway.admit_async(make, _text_of(given["prompt"]), records)
 
-    def take_over(request: Any) -> None:
-        request.sampling_params.structured_outputs = tried.sampling_params.structured_outputs
-        request.sampling_params.extra_args = tried.sampling_params.extra_args
 
-    return take_over
+@cache
+def _parameters(method: Callable[..., Any]) -> frozenset[str]:
+    """Return the names of a method's parameters, without the first, ``self``."""
+    return frozenset(list(inspect.signature(method).parameters)[1:])
 
 
 @contextmanager
@@ -347,12 +349,12 @@ def _around_check_health(check_health: Callable[..., Any]) -> Callable[..., Any]
 
 
 @contextmanager
-def _admitting(admit: Callable[[Any], None] | None) -> Iterator[None]:
-    token = _ADMIT.set(admit)
+def _processing(process: Callable[[Callable[[], Any]], Any] | None) -> Iterator[None]:
+    token = _PROCESS.set(process)
     try:
         yield
     finally:
-        _ADMIT.reset(token)
+        _PROCESS.reset(token)
 
 
 def _text_of(prompt: Any) -> str | None:
