@@ -146,21 +146,25 @@ class FrontEnd:
             for admission in trial:
                 admission.wait(self._config.refuse_within)
 
-    async def admit_async(self, request: Callable[[], Any], text: str | None, records: list[Any]) -> Any:
-        """Build a request with `request`, `admit` it without blocking the event loop, and return it. Arguments for
+    async def admit_async(self, request_id: str, make: Callable[[], Any], text: str | None, records: list[Any]) -> Any:
+        """Build a request with `make`, `admit` it without blocking the event loop, and return it. Arguments for
         `report_start` are added to `records`."""
-        with _raise_vllm_errors():
-            made = await self._submit(request)
-        with _raise_vllm_errors(over_network=made.request_id):
+
+        def begin() -> tuple[Any, Trial[None], Admission | None]:
+            made = make()
             trial = self._admit(made, text, records)
-            while (admission := await self._submit(partial(next, trial, None))) is not None:
+            return made, trial, _go_on(trial)
+
+        with _raise_vllm_errors(over_network=request_id):
+            made, trial, admission = await self._submit(begin)
+            while admission is not None:
                 await self._wait_for_compilation(admission)
+                admission = await self._submit(partial(_go_on, trial))
         return made
 
     async def _wait_for_compilation(self, admission: Admission) -> None:
         """Wait for a compilation, at most `refuse_within` seconds, and ignore its result."""
-        if admission.compilation is None:
-            return
+        assert admission.compilation is not None
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
         def tell(_: object) -> None:
@@ -342,6 +346,11 @@ class FrontEnd:
             self._handover.close()
         if self.observers is not None:
             self.observers.close()
+
+
+def _go_on(trial: Trial[Any]) -> Admission | None:
+    """Continue a trial in this thread until it waits for a compilation, and return that admission; None at the end."""
+    return next((admission for admission in trial if not admission.ready()), None)
 
 
 def _why_unchecked(vllm_config: Any) -> str:

@@ -158,7 +158,7 @@ async def _try_request(self: Any, given: dict[str, Any], records: list[Any]) -> 
         with _processing(lambda process: process()):
             return processor.process_inputs(**passed, supported_tasks=tasks)
 
-    return await processor.guideway.admit_async(make, _text_of(given["prompt"]), records)
+    return await processor.guideway.admit_async(given["request_id"], make, _text_of(given["prompt"]), records)
 
 
 @cache
