@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from guideway.api.bitmask import unpack
 from guideway.api.types import WHITESPACE, Whitespace
-from guideway.json_schema import JsonCursor, WritingRule
+from guideway.json_schema import JsonCursor, WritingRule, restrict
 from guideway.json_schema.cursor import START
 from guideway.vocabulary import build_vocabulary
 
@@ -69,6 +69,30 @@ def test_what_a_rule_remembers_changes_nothing(most: int, monkeypatch: pytest.Mo
 
 BOUNDED = re.compile(rb"(?: |\r?\n[ \t]{0,40})?")
 PREFIX = re.compile(rb" ?|\r|\r?\n[ \t]{0,40}")
+
+
+@pytest.mark.parametrize("words", [2, 9])
+@pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4, 5], [7, 0, 5, 1, 3, 2]])
+def test_many_rows_are_restricted_as_each_by_itself(rows: list[int], words: int) -> None:
+    """Rows of states that are equal, that share a mask or allow every token, under several rules, wider than a mask."""
+    tokens = [b"", b'"', b" ", b"\n", b"a", b'a"', *BYTES[48:90]]
+    rules = [WritingRule(tokens, whitespace) for whitespace in WHITESPACE[:2]]
+
+    def at(rule: WritingRule, text: bytes) -> JsonCursor:
+        state = rule.start.within(text, rule.whitespace)
+        assert state is not None
+        return state
+
+    texts = [b"", b'{"a', b'{"a":"', b'{"b":"', b'{"a":1,"', b'{"a":1,"']
+    for chosen, ruling in ((texts, rules * 3), (texts[:1] * 6, rules[1:] * 6), (texts[2:3] * 6, rules[1:] * 6)):
+        states = [(rule, at(rule, text)) for text, rule in zip(chosen, ruling, strict=True)]
+        found = np.full((8, words), -1, dtype=np.int32)
+        expected = found.copy()
+        restrict(found, rows, states)
+        for row, (rule, state) in zip(rows, states, strict=True):
+            if (allowed := rule.allowed(state)) is not None:
+                expected[row, : allowed.size] &= allowed
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_bounded_white_space_is_a_space_or_a_line_end_with_indentation() -> None:

@@ -257,18 +257,25 @@ class _Rule(Protocol):
 def restrict(bitmask: Bitmask, rows: Sequence[int], states: Sequence[tuple[_Rule, Any]]) -> None:
     """Clear in each of the `rows` the tokens that a rule does not allow in its state. Most sequences are in one of a
     few states, and these have one of a few masks, so all rows are changed in one operation."""
-    keys = [(rule, id(state)) for rule, state in states]
-    allowed = {key: rule.allowed(state) for key, (rule, state) in dict(zip(keys, states, strict=True)).items()}
-    kinds = {id(words): words for words in allowed.values()}
-    if all(words is None for words in kinds.values()):
+    known: dict[tuple[_Rule, int], int] = {}
+    kinds: list[Bitmask | None] = []
+    number_of: dict[int, int] = {}
+    numbers = []
+    for rule, state in states:
+        key = rule, id(state)
+        if (number := known.get(key)) is None:
+            words = rule.allowed(state)
+            number = known[key] = number_of.setdefault(id(words), len(kinds))
+            if number == len(kinds):
+                kinds.append(words)
+        numbers.append(number)
+    if len(kinds) == 1 and kinds[0] is None:
         return
     table = np.full((len(kinds), bitmask.shape[1]), -1, dtype=np.int32)
-    for words, kind in zip(table, kinds.values(), strict=True):
-        if kind is not None:
-            words[: kind.size] = kind
-    number = dict(zip(kinds, range(len(kinds)), strict=True))
-    number_at = {key: number[id(words)] for key, words in allowed.items()}
-    bitmask[in_a_row(rows)] &= table[[number_at[key] for key in keys]]
+    for number, words in enumerate(kinds):
+        if words is not None:
+            table[number, : words.size] = words
+    bitmask[in_a_row(rows)] &= table.take(numbers, axis=0)
 
 
 def in_a_row(rows: Sequence[int]) -> slice | Sequence[int]:
