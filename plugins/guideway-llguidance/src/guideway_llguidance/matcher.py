@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 NO_TOKEN = "the grammar allows no token of this vocabulary here"
 MAX_MESSAGE = 300
 """Characters of a library message that an error quotes; llguidance appends its parser's state."""
-FEW = 4
+FEW = 2
 """Fewer tokens than this are validated by their masks."""
 MANY = 32
 """Validating from the start of an output pays off if its tokens are at most this many times those to validate."""
@@ -66,6 +66,8 @@ class LlguidanceCompiled(CompiledGrammar):
         """Looks ahead if names of properties may run out."""
         self._validates = validates
         self._validator: LLMatcher | None = None
+        self._unread = np.zeros(num_words(len(vocabulary)), dtype=np.int32)
+        """Gets the masks of `_validator`, which nobody reads."""
         self._lock = threading.Lock()
 
     def native(self, *, renew: bool = False) -> LLMatcher:
@@ -88,7 +90,7 @@ class LlguidanceCompiled(CompiledGrammar):
             if self._validator is None:
                 self._validator = self._parse()
             count = self._validator.validate_tokens(list(token_ids))
-            self._validator.compute_bitmask()
+            self._validator.unsafe_compute_mask_ptr(self._unread.ctypes.data, self._unread.nbytes)
             if self._validator.is_error():  # an output that is too much for it once is so every time
                 self._validates, self._validator = False, None
                 return None
