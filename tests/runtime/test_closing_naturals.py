@@ -162,18 +162,25 @@ def test_a_carriage_return_needs_room_for_its_line_feed() -> None:
     assert [is_allowed(row, 0, ord(each)) for each in "}\n\r"] == [True, True, False]
 
 
-@pytest.mark.parametrize(("other", "name"), [("a", "big"), (".", "+-"), ("a", "!")])
+@pytest.mark.parametrize(("other", "name"), [("a", "big"), (".", "+-"), ("a", "!"), ("a", "bi")])
 @pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
 def test_a_name_that_asks_for_a_value_that_does_not_fit_is_not_ended(
     cls: type[GrammarStrategy], other: str, name: str
 ) -> None:
-    """Tokens that end a name are judged one by one: which value follows depends on the name."""
+    """Tokens that end a declared name are judged by themselves, and where patterns declare names, one by one: which
+    value follows depends on the name."""
     short, long = f'{other}"'.encode(), f'{name}"'.encode()
     tokens = Vocabulary([*(bytes([i]) for i in range(256)), short, long, b""], frozenset({258}), {258: "</s>"})
     constraint = JsonSchema(
-        {"type": "object", "properties": {name: {"const": "b" * 30}}, "additionalProperties": {"type": "integer"}}
+        {
+            "type": "object",
+            "patternProperties" if name == "bi" else "properties": {name: {"const": "b" * 30}},
+            "additionalProperties": {"type": "integer"},
+        }
     )
     strategy, lexicon, text = cls(tokens, {}), Lexicon(tokens), b'{"'
+    if cls is XGrammarStrategy and name == "bi":
+        pytest.skip("it allows no other names")
     matcher = new_matcher(strategy, strategy.compile(constraint), tokens.stop_token_ids)
     closer = Closer(lexicon, tokens.stop_token_ids, Budget(len(text) + 8, Reserve.of(constraint, tokens)))
     assert matcher.accept(tuple(text)) == len(text)
@@ -272,6 +279,69 @@ def test_a_required_call_that_fits_is_the_models_own(cls: type[GrammarStrategy],
     assert text == wanted
 
 
+TOOLS: dict[str, dict[str, Any]] = {
+    "weather": record(city={"type": "string", "maxLength": 12}, unit={"enum": ["celsius", "fahrenheit"]}),
+    "book": record(
+        legs={"type": "array", "items": record(to={"type": "string", "pattern": "^[A-Z]{3}$"}), "minItems": 1}
+    ),
+    "ping": {"type": "object", "properties": {}, "additionalProperties": False},
+}
+ARGUMENTS = {
+    "weather": '{"city": "Oslo", "unit": "celsius"}',
+    "book": '{"legs": [{"to": "OSL"}, {"to": "CPH"}]}',
+    "ping": "{}",
+}
+
+
+def of_both_spellings(names: Sequence[str], before: str, *, required: bool) -> StructuralTag:
+    """Return the tags of vLLM 0.32 for its parser `hermes`: each tool is there with line feeds and without."""
+    tags = [
+        {
+            "type": "tag",
+            "begin": f'{before}<tool_call>{line}{{"name": "{name}", "arguments": ',
+            "content": {"type": "json_schema", "json_schema": TOOLS[name]},
+            "end": f"}}{line}</tool_call>",
+        }
+        for name in names
+        for line in ("\n", "")
+    ]
+    several = {"type": "tags_with_separator", "tags": tags, "separator": "", "at_least_one": True}
+    triggered = {"type": "triggered_tags", "triggers": ["<tool_call>"], "tags": tags}
+    return StructuralTag({"type": "structural_tag", "format": several if required else triggered})
+
+
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+@pytest.mark.parametrize("names", [["weather"], ["book"], ["ping"], list(TOOLS)], ids=len)
+@pytest.mark.parametrize("required", [True, False])
+def test_any_of_several_tags_may_be_the_models_own(
+    cls: type[GrammarStrategy], names: list[str], required: bool
+) -> None:
+    constraint = of_both_spellings(names, "", required=required)
+    for name, line, more in product(names, ["\n", ""], [0, 1, 4, 16]):
+        call = f'<tool_call>{line}{{"name": "{name}", "arguments": {ARGUMENTS[name]}}}{line}</tool_call>'
+        wanted = ("" if required else "Let me look. ") + call
+        assert write(cls, constraint, wanted.encode(), more=more)[1:] == (wanted.encode(), "stop")
+
+
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+@pytest.mark.parametrize("before", ["", "<tool_calls>\n"])
+def test_the_shortest_call_is_that_of_the_tool_with_the_shortest_call(cls: type[GrammarStrategy], before: str) -> None:
+    alone = shortest(cls, of_both_spellings(["ping"], before, required=True))
+    assert shortest(cls, of_both_spellings(list(TOOLS), before, required=True)) == alone
+
+
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+@pytest.mark.parametrize("value", [True, {"type": "number"}])
+def test_a_value_ends_before_a_tag_that_ends_with_white_space_first(cls: type[GrammarStrategy], value: Any) -> None:
+    tag = {
+        "begin": "<call>book\n```json\n",
+        "content": {"type": "json_schema", "json_schema": value},
+        "end": "\n```</call>",
+    }
+    constraint = StructuralTag({"type": "structural_tag", "format": {"type": "tag", **tag}})
+    assert shortest(cls, constraint) <= 2 + len(vocabulary().encode(b"<call>book\n```json\n0\n```</call>") or ())
+
+
 FIXED = "no, never again, not once! "
 UNLIKE = [
     Regex(FIXED),
@@ -313,7 +383,8 @@ def draw(
             record = Record.from_json(json.loads(json.dumps(closer.record.to_json())))
             closer = Closer(lexicon(), stops, budget, record)
             closer.write(0, list(output))
-    return [token_id for token_id in output if token_id not in stops], matcher.is_terminated()
+    is_complete = matcher.is_terminated() or (not reserve.is_json and matcher.is_accepting())  # without a stop token
+    return [token_id for token_id in output if token_id not in stops], is_complete
 
 
 @pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)

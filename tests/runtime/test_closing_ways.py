@@ -193,3 +193,12 @@ def test_a_long_list_is_completed(num_items: int) -> None:
         text = begun.records[0].texts[0]
         assert 0 < len(text) < budget
         assert len(json.loads(text)) == num_items
+
+
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+@pytest.mark.parametrize("more", [0, 3, 9, 21])
+def test_equal_masks_do_not_hide_a_far_end(cls: type[GrammarStrategy], more: int) -> None:
+    """After one to eight letters the masks are the same, and then one more letter costs 60 tokens."""
+    constraint = JsonSchema({"type": "string", "pattern": "^(a{1,9}|a{10}b{60})$"})
+    strategy, budget = cls(VOCABULARY, {}), Budget(8 + more, Reserve.of(constraint, VOCABULARY))
+    assert drawn(strategy, strategy.compile(constraint), budget, 1, beginning_with(b'"' + b"a" * 60)) is not None

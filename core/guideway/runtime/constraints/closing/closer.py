@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,6 +36,8 @@ PART = 8
 judged token takes at most this part of what is left for the mask."""
 MOST_WORSE = 1
 """Most worse tries in the completion after one judged token. It may join a known way, so it needs few."""
+MOST_TAGS = 32
+"""Most tags that may begin at one place to search for a completion of each."""
 MOST_AVOIDED = 32
 """Most banned tokens to avoid in one text. Each of them needs another spelling of the text."""
 MOST_BEGINNINGS = 64
@@ -229,6 +231,7 @@ class Closer:
             limit=max(left - 1, int(is_whole)),
             ways=list(ways),
             apart=() if self._avoided is None or lifts_bans else self._avoided.groups(past),
+            names=reserve.declared,
             find=partial(self._find_after, lifts_bans),
         )
         refused = judge.refused(row)
@@ -412,9 +415,11 @@ class Closer:
                 # the number that an error names fits, or the one that allowed a tag to begin
                 found = self._find_shortest(matcher, lifts_bans)
             if found is not None:
-                way = self._spell(self._text(found), self._position(num_accepted), self._accepted, lifts_bans)
-                if way.cost() < left:
-                    return self._record_of([way], lifts_bans, again)
+                texts = map(self._text, [found, *self._find_in_tags(matcher, found, left, lifts_bans)])
+                begin = self._position(num_accepted)
+                ways = [self._spell(text, begin, self._accepted, lifts_bans) for text in dict.fromkeys(texts)]
+                if fit := sorted((way for way in ways if way.cost() < left), key=Way.cost):
+                    return self._record_of(fit, lifts_bans, again)
                 if not num_accepted:  # not even the shortest output fits: no later search would find one
                     again = self._budget.num_tokens
         return Record(again, num_accepted, ())
@@ -446,9 +451,36 @@ class Closer:
         found = self._find(self._prover(matcher, lifts_bans, self._work(LONGEST)), LONGEST, following=following)
         if found is None:
             return None
+        found = min([found, *self._find_in_tags(matcher, found, len(found) - 1, lifts_bans)], key=len)
         # long texts, such as those of a pattern, may have fewer tokens than any example
         prover = self._prover(matcher, lifts_bans, self._work(len(found)) // PART)
         return self._find(prover, len(found) - 1, long_first=True, following=following) or found
+
+    def _find_in_tags(
+        self, matcher: Matcher, known: Sequence[int], limit: int, lifts_bans: bool
+    ) -> Iterator[Sequence[int]]:
+        """Yield completions of at most `limit` tokens, one for each tag that may begin where the `known` completion
+        begins another one, or has begun it. Any of them may be the one that the model wants."""
+        opens = [text.encode() for text in self._budget.reserve.opens]
+        if len(opens) < 2:
+            return
+        past = self._lexicon.write(self._accepted[-max(map(len, opens)) :])
+        whole = past + self._text(known)
+        places = ((whole.find(text, max(0, len(past) - len(text) + 1)), text) for text in opens)
+        at, own = min((place for place in places if place[0] >= 0), default=(0, b""))
+        texts = [whole[:at] + text for text in opens if own not in (b"", text)]
+        for text in [text for text in texts if text.startswith(past)][:MOST_TAGS]:
+            path = self._lexicon.spell(text[len(past) :]) or []
+            num_taken = matcher.accept(tuple(path))
+            self._accepted += path[:num_taken]
+            try:
+                if path and num_taken == len(path):
+                    prover = self._prover(matcher, lifts_bans, self._work(limit) // PART)
+                    if (found := self._find(prover, limit - num_taken)) is not None:
+                        yield [*path, *found]
+            finally:
+                self.rollback(num_taken)
+                matcher.rollback(num_taken)
 
     def _find(
         self,

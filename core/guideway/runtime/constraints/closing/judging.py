@@ -9,6 +9,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
+from guideway.json_schema.cursor import Place
 from guideway.runtime.constraints.closing.avoiding import Avoiding
 from guideway.runtime.constraints.closing.lexicon import MOST, Lexicon
 from guideway.runtime.constraints.closing.positions import Position
@@ -34,6 +35,8 @@ class Judge:
     """Known completions, in the order of `Record.texts`. The judge appends completions that it finds."""
     apart: Sequence[Sequence[int]]
     """Groups of tokens to judge separately from others of their shape."""
+    names: Sequence[str] | None
+    """The names of properties to judge separately; None for all names."""
     find: Callable[[int, Sequence[Way], Prover], tuple[int, Way] | None]
     """Returns the number of tokens of a completion after a token and the way of both; None if it finds none."""
     costs: dict[int, int] = field(init=False, default_factory=dict)
@@ -51,14 +54,18 @@ class Judge:
             if not isinstance(self.prover.matcher, Avoiding) or self.prover.end([token_id, *way.path(end)]):
                 self.costs[token_id], decided[token_id] = 1 + way.cost(end), True
                 refused[token_id] = 1 + way.cost(end) > self.limit
-        json = self.position.json
-        groups, plain = lexicon.groups_of(mask, None if json is None else json.place)
-        for apart in self.apart:
-            its = np.zeros_like(decided)
-            its[apart] = True
-            halves = [half for group in groups for half in (group[its[group]], group[~its[group]])]
-            groups = [half for half in (*halves, plain[its[plain]]) if len(half)]
-            plain = plain[~its[plain]]
+        json, apart = self.position.json, [*self.apart]
+        is_name = self.in_text and json is not None and json.place is Place.KEY
+        groups, plain = lexicon.groups_of(mask, in_json=json is not None, by_name=is_name and self.names is None)
+        if is_name and json is not None:  # a declared name may require a value
+            names = [name.encode() for name in self.names or ()]
+            apart += [lexicon.which("begin", name[len(json.text) :]) for name in names if name.startswith(json.text)]
+        marks = np.zeros(lexicon.num_bits, dtype=np.int64)  # equal for tokens of the same groups
+        for tokens in apart:
+            marks[tokens] = 1 + marks.max() + np.unique(marks[tokens], return_inverse=True)[1]
+        is_apart = marks[plain] != 0
+        groups, plain = [*groups, plain[is_apart]], plain[~is_apart]
+        groups = [part for group in groups for part in _split(group, marks[group])]
         parts = [rest for group in groups if len(rest := group[~decided[group]])]
         parts += self._parts(plain[~decided[plain]])
         unknown = [part for part in parts if not self._is_known(int(part[0]))]
@@ -113,3 +120,11 @@ class Judge:
     def _finish(self, token: bytes) -> bytes:
         """Return bytes that complete what a token leaves unfinished in text."""
         return self.lexicon.finish(token, in_json=self.position.json is not None) if self.in_text else b""
+
+
+def _split(tokens: NDArray[np.int32], marks: NDArray[np.int64]) -> list[NDArray[np.int32]]:
+    """Return the tokens in groups of equal marks."""
+    if not marks.any():
+        return [tokens]
+    order = np.argsort(marks, kind="stable")
+    return np.split(tokens[order], np.flatnonzero(np.diff(marks[order])) + 1)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from functools import cached_property, lru_cache
+from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from guideway.api.bitmask import BITS_PER_WORD, num_words
 from guideway.api.vocabulary import Vocabulary
-from guideway.json_schema.cursor import JsonCursor, Place
+from guideway.json_schema.cursor import JsonCursor
 
 __all__ = ["MAYBE", "MOST", "VALUES", "Lexicon"]
 
@@ -101,6 +103,12 @@ class Lexicon:
         """Tokens of letters, which any string or free text may contain."""
         return self.of((b"a", b"q", b"Z"))
 
+    @cached_property
+    def _sorted(self) -> tuple[list[bytes], list[int]]:
+        """The texts of all tokens in alphabetical order, and the tokens in the same order."""
+        ids = sorted(range(len(self.tokens)), key=self.tokens.__getitem__)
+        return [self.tokens[i] for i in ids], ids
+
     def of(self, texts: Sequence[bytes]) -> list[int]:
         """Return the tokens of `texts`. Texts without a token are left out."""
         return [self.ids[text] for text in texts if text in self.ids]
@@ -111,10 +119,11 @@ class Lexicon:
 
     def _which(self, how: str, text: bytes) -> list[int]:
         """Return the tokens that ``"begin"`` or ``"end"`` with a text, or ``"hold"`` it."""
-        holding = [i for i, token in enumerate(self.tokens) if text in token]
-        if how == "hold":
-            return holding
-        return [i for i in holding if (self.tokens[i].startswith if how == "begin" else self.tokens[i].endswith)(text)]
+        if how == "begin":
+            texts, ids = self._sorted
+            at = bisect_left(texts, text)
+            return list(takewhile(lambda i: self.tokens[i].startswith(text), (ids[k] for k in range(at, len(ids)))))
+        return [i for i, token in enumerate(self.tokens) if (token.endswith(text) if how == "end" else text in token)]
 
     def opening(self, trigger: bytes) -> dict[int, bytes]:
         """Return tokens that contain a trigger, each with its text from the trigger on.
@@ -227,26 +236,27 @@ class Lexicon:
         singles = (self.lengths == 1) & self.bits(row)
         return [i for i in np.flatnonzero(singles).tolist() if self.tokens[i].strip() and not self.tokens[i].isalpha()]
 
-    def _groups_of(self, row: bytes, place: Place | None) -> tuple[list[NDArray[np.int32]], NDArray[np.int32]]:
+    def _groups_of(
+        self, row: bytes, *, in_json: bool, by_name: bool
+    ) -> tuple[list[NDArray[np.int32]], NDArray[np.int32]]:
         """Return the tokens of a row of a bitmask in groups that do the same to an output, and those that are plain
         text of different lengths. Groups are sorted by the bytes of tokens, plain text by its characters.
 
         A string that letters may continue may continue with any text. There, only the end of the string and the text
-        after it distinguish tokens; in a name also the text before its end, as it may require a value. White space
-        counts outside JSON, where `place` is None.
+        after it distinguish tokens; if they are distinguished `by_name`, also the text before the end. White space
+        counts outside JSON.
         """
         ids = np.flatnonzero(self.bits(row)).astype(np.int32)
         ids = ids[np.argsort(self.lengths[ids], kind="stable")]
-        in_text, in_name = self.has_letters(row), place is Place.KEY
-        shapes = self._shapes[1 if in_text else 0 if place is not None else 2][ids]
+        in_text = self.has_letters(row)
+        shapes = self._shapes[1 if in_text else 0 if in_json else 2][ids]
         order = np.argsort(shapes, kind="stable")
         groups = np.split(ids[order], np.flatnonzero(np.diff(shapes[order])) + 1)
         plain = groups.pop(0) if in_text and shapes.min() == 0 else ids[:0]
         plain = plain[np.argsort(self.characters[plain], kind="stable")]
-        found = list[NDArray[np.int32]]()
+        found, part = list[NDArray[np.int32]](), _name if in_text else _without_blanks if in_json else bytes
         for group in groups:
-            part = _name if in_text and in_name else _without_blanks if place is not None else bytes
-            if (in_text and not in_name) or (not in_text and len(group) > FEW_OF_A_SHAPE):
+            if not by_name if in_text else len(group) > FEW_OF_A_SHAPE:
                 found.append(group)
                 continue
             parts: dict[bytes, list[int]] = {}

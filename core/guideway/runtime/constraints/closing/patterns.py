@@ -36,8 +36,9 @@ class Pattern(NamedTuple):
 
     @property
     def farthest(self) -> int:
-        """Estimate of the most characters to the end of a text from any position in it, on the shortest way."""
-        return max(self.least, *map(len, self.examples), 0)
+        """Estimate of the most bytes, so of the most tokens, to the end of a text from any position in it, on the
+        shortest way."""
+        return max(self.least, *(len(text.encode(errors="replace")) for text in self.examples), 0)
 
     @classmethod
     def of(cls, pattern: str) -> Pattern | None:

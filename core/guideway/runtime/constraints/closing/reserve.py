@@ -30,6 +30,8 @@ MOST_WITNESSES = 32
 PASSES = 8
 """Most times to measure each part of a schema. A target of a reference may be measured after it, for the next pass."""
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+NAMES = ("properties", "required", "dependentSchemas", "dependentRequired", "dependencies")
+"""Keywords with names of properties, on which values may depend."""
 MARKS = ("begin", "end", "value")
 """Keys of a structural tag for texts that an output has."""
 CHOICES = ("tags", "structures")
@@ -59,10 +61,14 @@ class Reserve:
     """Texts that open a tag in free text; empty if the constraint has no free text."""
     begins: tuple[tuple[str, str], ...] = ()
     """Texts before JSON in tags, without white space, each with the JSON that it contains."""
+    opens: tuple[str, ...] = ()
+    """Texts that begin tags: each leads to other completions."""
     ends: tuple[str, ...] = ()
     """Texts that end tags, then other texts of a structural tag. Each of them may end a repetition."""
     excludes: tuple[str, ...] = ()
     """Texts that free text may not have, so they end it."""
+    declared: tuple[str, ...] | None = ()
+    """Names of all declared properties, as `names` has them; None if values may depend on patterns of other names."""
 
     @property
     def begin(self) -> Position:
@@ -83,7 +89,7 @@ class Reserve:
         match constraint:
             case JsonSchema():
                 sizes = _Sizes([constraint.parsed], vocabulary)
-                return cls(sizes.growth, sizes.level, True, sizes.examples, sizes.names)
+                return cls(sizes.growth, sizes.level, True, sizes.examples, sizes.names, declared=sizes.declared)
             case JsonObject():
                 return cls(2 * SCALAR, 2 * SCALAR, True)
             case Choice():
@@ -113,10 +119,12 @@ class Reserve:
             sizes.names,
             triggers=_unique(text for node in nodes for text in _texts_in(node.get("triggers"))),
             begins=tuple(dict.fromkeys(pair for node in nodes for pair in _before_json(node, marks))),
+            opens=_unique(text for node in nodes for text in _texts_in(node.get("begin")) if text),
             ends=_unique(
                 text for key in MARKS[1:] for node in nodes for text in _texts_in(node.get(key)) if text.strip()
             ),
             excludes=_unique(text for node in nodes for text in _texts_in(node.get("excludes"))),
+            declared=sizes.declared,
         )
 
 
@@ -182,9 +190,12 @@ class _Sizes:
         """Examples of strings, those of outer parts first."""
         self.names: tuple[str, ...] = ()
         """Names of required properties, as `Reserve.names` has them, those of outer parts first."""
+        self.declared: tuple[str, ...] | None = ()
+        """The names of properties, as `Reserve.declared` has them."""
         self.growth = self.level = self._scalar = SCALAR
         for schema in schemas:
             parts = list(walk(schema))
+            self._declare([part for _, part, _ in parts if isinstance(part, Mapping)])
             for _ in range(PASSES):
                 before = dict(self._known)
                 for _, part, (_, self._root) in reversed(parts):
@@ -193,6 +204,14 @@ class _Sizes:
                     break
         self.growth = max(self.growth, self._scalar) + SCALAR
         self.level += self._scalar
+
+    def _declare(self, parts: Sequence[Mapping[str, Any]]) -> None:
+        """Note the names of properties in the parts of a schema."""
+        if any(part.get("patternProperties") for part in parts):
+            self.declared = None
+        if self.declared is not None:
+            names = (name for part in parts for keyword in NAMES for name in part.get(keyword) or ())
+            self.declared = _unique([*self.declared, *(_json(name)[1:].decode() for name in names)])
 
     def count(self, text: bytes) -> int:
         """Return the number of tokens of a text, at most its bytes."""
@@ -265,7 +284,7 @@ class _Sizes:
         return found
 
     def _of_pattern(self, pattern: str) -> int:
-        """Return the most characters to the end of a text of `pattern` from any position in it. Keep its examples."""
+        """Return the most tokens to the end of a text of `pattern` from any position in it. Keep its examples."""
         read = Pattern.of(pattern)
         self.examples = _before(read.examples if read else (), self.examples)
         return max(1, read.farthest) if read else UNKNOWN

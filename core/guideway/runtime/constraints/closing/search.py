@@ -210,7 +210,7 @@ class Search:
         if cursor is None and not (self.reserve.ends or self.reserve.witnesses):
             yield from self._by_mask(row)
             return
-        if cursor is None:
+        if cursor is None or (not cursor.open and cursor.place in (Place.AFTER, Place.SCALAR)):
             # each mark once, because free text may take it any number of times
             marks = [mark.encode() for mark in self.reserve.ends]
             written = lexicon.write(self._path) if marks else b""
@@ -220,6 +220,7 @@ class Search:
             element = self._at.position.end and (before.pop() if len(before) == 1 else b"") + self._at.position.end
             ends = (element, *(mark for mark in marks if mark not in written), *excluded)
             yield from filter(None, (lexicon.spell(end) for end in ends))
+        if cursor is None:
             # a text ends in a punctuation mark or a digit more often than in a letter
             yield from ([i] for i in lexicon.signs(row) if self.prover.end([i]) is not None)
             if self._at.position.element.startswith(b"</") and lexicon.has_letters(row):
