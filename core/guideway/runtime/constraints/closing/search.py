@@ -255,7 +255,8 @@ class Search:
             return b""
         if (rows[::2] != GUARD).any():
             raise ConformanceError("it wrote outside its row")
-        return rows[1].tobytes()
+        row: bytes = rows[1].tobytes()
+        return row
 
     def _is_in_new(self) -> bool:
         """Return whether the path just opened a string, or is empty and the output ends in a string or outside JSON."""
