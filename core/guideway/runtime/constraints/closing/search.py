@@ -65,7 +65,7 @@ class Search:
 
     In a grammar of which no example is known, such as one in Lark, the mask after a token says how good it is: the mask
     that the search has met least comes first, the same mask as before the token last, because there the grammar is
-    probably in the same state.
+    probably in the same state. It is not where sequences of tokens are banned.
     """
 
     prover: Prover
@@ -207,7 +207,8 @@ class Search:
             yield from self._strings()
         if not (row := self._fill()):
             return
-        if cursor is None and not (self.reserve.ends or self.reserve.witnesses):
+        is_known = self.reserve.ends or self.reserve.witnesses or isinstance(self.prover.matcher, Avoiding)
+        if cursor is None and not is_known:
             yield from self._by_mask(row)
             return
         if cursor is None or (not cursor.open and cursor.place in (Place.AFTER, Place.SCALAR)):
