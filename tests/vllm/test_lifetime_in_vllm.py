@@ -102,10 +102,13 @@ def test_what_was_built_is_closed_where_a_later_part_fails(
 def test_a_text_that_is_not_tokenized_when_the_server_is_told_to_stop_is_told_so(
     start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from guideway_vllm import over_http
     from vllm.exceptions import GracefulHTTPError
     from vllm.renderers.base import _SwappableExecutor
 
     front_end = start({"grammar": ["llguidance"], "grammar_host": "inline"}).llm_engine.input_processor.guideway
+    over_http.change_server(False)  # as for an engine that has a server
+    monkeypatch.setattr(over_http, "SERVING", {front_end})
     pool = _SwappableExecutor(1)
     assert pool.submit(len, "text").result() == 4
     pool.shutdown()
