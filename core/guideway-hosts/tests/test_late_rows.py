@@ -43,6 +43,7 @@ from tests.support.hostile_strategy import TARDY, WEIGHT
 from tests.support.hostile_strategy import Strategy as HostileStrategy
 from tests.support.hostility import PROMPT, VOCABULARY
 from tests.support.hosts import Makes, inline, makes_hosts, private_bytes, served
+from tests.support.processes import until
 from tests.support.stages import everyday, one_in
 
 STOPS = VOCABULARY.stop_token_ids
@@ -513,15 +514,11 @@ def test_what_came_while_one_was_in_no_step_is_kept(made: Makes) -> None:
         assert matcher.accept(ids_of(b"FTab")) == 4
         while is_late(matcher):
             until_ready(matcher)
-    room = hosts.matchers.own[grammar.number]
-    while room.pending is None:  # the host is starting
-        assert is_late(first)
-        until_ready(first)
-    assert is_late(second), "it is asked while the other one's rows lie there"
-    assert strategy.is_ready(first)
-    assert not is_late(first)
-    until_ready(second)
-    assert not is_late(second)
+    until(lambda: is_late(first))
+    until_ready(first)
+    while is_late(second):
+        until_ready(second)
+    assert not is_late(first), "its rows came, and were kept while the other one was asked"
 
 
 @pytest.mark.parametrize(
