@@ -497,9 +497,11 @@ class Closer:
             told = prover.matcher.shortest_completion(limit)
         except UnsupportedCapability:
             position = self._position(len(self._accepted))
-            search = Search(prover, self._lexicon, self._budget.reserve, limit, position, known, most_worse, long_first)
-            search.following = {} if following is None else following
-            return search.completion()
+            learned = {} if following is None else following
+            reserve = self._budget.reserve
+            return Search(
+                prover, self._lexicon, reserve, limit, position, known, most_worse, long_first, learned
+            ).completion()
         if not told or len(told) > limit or told[-1] not in self._stop_token_ids:
             return None
         return told if prover.matcher.validate(tuple(told)) == len(told) else None

@@ -219,14 +219,25 @@ class Lexicon:
         allowed = self.bits(row)
         return found or [i for i in self.of((b"\n", b" ", b"\t", b"\r")) if allowed[i]] or list(ids[:1].tolist())
 
+    @cached_property
+    def _characters_alone(self) -> list[tuple[int, bytes]]:
+        """The tokens of one blank or printable character, the shortest first, each with its kind: digits, letters, or
+        the token itself."""
+        found = []
+        for i in np.argsort(-self.lengths, kind="stable")[::-1][: len(self.tokens)].tolist():
+            token = self.tokens[i]
+            if self.characters[i] == 1 and _is_whole(token) and (token.isspace() or token.decode().isprintable()):
+                found.append(
+                    (i, b"0" if token.isdigit() else b"a" if token.isalpha() or not token.isascii() else token)
+                )
+        return found
+
     def kinds(self, row: bytes) -> list[int]:
         """Return tokens of a row that stand for all of them outside JSON: each sign and blank, a few digits, letters
         and other characters, and the longest tokens."""
-        found, ids = dict[bytes, list[int]](), self._longest_first(row)
-        for i in ids[::-1].tolist():
-            token = self.tokens[i]
-            if self.characters[i] == 1 and _is_whole(token) and (token.isspace() or token.decode().isprintable()):
-                kind = b"0" if token.isdigit() else b"a" if token.isalpha() or not token.isascii() else token
+        found, ids, allowed = dict[bytes, list[int]](), self._longest_first(row), self.bits(row)
+        for i, kind in self._characters_alone:
+            if allowed[i]:
                 found.setdefault(kind, []).append(i)
         short = [i for kind in found.values() for i in kind[:FEW_OF_A_KIND]]
         return list(dict.fromkeys([*short, *ids[-1:-4:-1].tolist(), *ids[:3].tolist()]))
