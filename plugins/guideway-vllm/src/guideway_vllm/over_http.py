@@ -39,7 +39,7 @@ __all__ = ["IN_SERVER", "SERVING", "change_server"]
 log = logging.getLogger("vllm.guideway")
 
 SERVING: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Front ends of this process."""
+"""Front ends of this process that a server may have."""
 
 
 def change_server(strict_refuses: bool) -> None:
