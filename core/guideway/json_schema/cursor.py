@@ -188,11 +188,12 @@ class Names:
     """The names in an object, as written, with their closing quote. A persistent list, as every token of an output has
     its own cursor."""
 
-    __slots__ = ("_before", "_name")
+    __slots__ = ("_before", "_hash", "_name")
 
     def __init__(self, before: Names | None = None, name: bytes = b"") -> None:
         self._before = before
         self._name = name
+        self._hash: int | None = None
 
     def __iter__(self) -> Iterator[bytes]:
         names = self
@@ -207,7 +208,9 @@ class Names:
         return isinstance(other, Names) and set(self) == set(other)
 
     def __hash__(self) -> int:
-        return hash(frozenset(self))
+        if self._hash is None:
+            self._hash = hash(frozenset(self))
+        return self._hash
 
 
 NO_NAMES = Names()

@@ -10,6 +10,7 @@ remember earlier names, so this module searches ahead through names with the sam
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
@@ -19,7 +20,7 @@ import numpy as np
 from guideway.api.bitmask import is_allowed, pack
 from guideway.api.types import Constraint, JsonSchema
 from guideway.json_schema.assertions import assertions
-from guideway.json_schema.cursor import BEGINNING, KEY, KEY_START, JsonCursor
+from guideway.json_schema.cursor import BEGINNING, KEY, KEY_START, NO_NAMES, JsonCursor, Names
 
 if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["MaskAfter", "NamesAhead", "Search", "clear", "hides_names", "ids", "names_may_run_out", "row_of"]
 
 MaskAfter = Callable[[Sequence[int]], "Bitmask | None"]
-"""Returns the bitmask row of the grammar alone after some more tokens; None if it does not accept them. The output's
-state does not change."""
+"""Returns the bitmask row of the grammar alone after some more tokens, which the next call may overwrite; None if it
+does not accept them. The output's state does not change."""
 
 After = Callable[[JsonCursor, int], "JsonCursor | None"]
 """Returns the state after a token; None if the token is not allowed."""
@@ -88,18 +89,22 @@ class NamesAhead:
         """Clear the bits of a row for tokens after which no name can follow."""
         if not any(state.open):
             return
-        search = Search(self._after, mask_after, _repeats, _position)
+        search = self._search(mask_after)
         clear(words, [i for i in self._candidates(state, words) if not search.leads_on(state, i)])
 
     def leads_on(self, state: JsonCursor, token_id: int, mask_after: MaskAfter) -> bool:
         """Return whether a name can follow a token, if one must."""
-        return Search(self._after, mask_after, _repeats, _position).leads_on(state, token_id)
+        return self._search(mask_after).leads_on(state, token_id)
+
+    def _search(self, mask_after: MaskAfter) -> Search[JsonCursor]:
+        return Search(self._after, mask_after, _Repeats(), _position)
 
     @staticmethod
     def num_proved(states: Sequence[JsonCursor]) -> int:
         """Count the states of a text, one after each token, that `leads_on` holds for as the text itself shows: those
         up to the last in which no name has to follow, or a new one has begun."""
-        return next((i + 1 for i in reversed(range(len(states))) if not _repeats(states[i])), 0)
+        repeats = _Repeats()
+        return next((i + 1 for i in reversed(range(len(states))) if not repeats(states[i])), 0)
 
     def _candidates(self, state: JsonCursor, words: Bitmask) -> list[int]:
         """Return the tokens of a row after which the output may be in the beginning of an existing name, or in an
@@ -185,15 +190,23 @@ def ids(row: Bitmask) -> Iterator[int]:
             word &= word - 1
 
 
-def _repeats(state: JsonCursor) -> bool:
-    """Return whether the text ends before a name or in one, and the object has a name with the same beginning, or it
-    ends in an escape of a name."""
-    if state.place is not KEY and state.place is not KEY_START:
-        return False
-    if state.escape[:1] == b"\\":
-        return True
-    written = state.text if state.place is KEY else b""
-    return any(name.startswith(written) for name in state.open[-1] or ())
+class _Repeats:
+    """Whether a text ends before a name or in one, and the object has a name with the same beginning, or it ends in an
+    escape of a name. Most texts of a search are in the same object, whose names are sorted once."""
+
+    def __init__(self) -> None:
+        self._sorted: dict[Names, list[bytes]] = {}
+
+    def __call__(self, state: JsonCursor) -> bool:
+        if state.place is not KEY and state.place is not KEY_START:
+            return False
+        if state.escape[:1] == b"\\":
+            return True
+        names = state.open[-1] or NO_NAMES
+        if (known := self._sorted.get(names)) is None:
+            known = self._sorted[names] = sorted(names)
+        at = bisect_left(known, state.text)
+        return at < len(known) and known[at].startswith(state.text)
 
 
 def _position(state: JsonCursor) -> Hashable:

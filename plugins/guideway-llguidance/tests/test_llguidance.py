@@ -25,9 +25,12 @@ from guideway.api import (
     UnsupportedGrammar,
     Vocabulary,
 )
-from guideway.api.bitmask import allocate, unpack
+from guideway.api.bitmask import allocate, num_words, unpack
 from guideway.json_schema.prober import byte_vocabulary
+from guideway_llguidance.matcher import LlguidanceCompiled, MasksAhead
 from guideway_llguidance.strategy import SUPPORT, Strategy
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 Legal = Callable[[Matcher, Vocabulary], set[int]]
 Ids = Callable[[str], list[int]]
@@ -519,3 +522,17 @@ def test_matchers_that_are_filled_together_have_the_masks_of_each_alone(seed: in
         for (_, _, _, tokens), token_id in zip(living, drawn, strict=True):
             tokens.append(token_id)
         living = [each for each in living if not each[2].is_terminated()]
+
+
+@given(st.lists(st.lists(st.sampled_from([*b'{"ab:1,}']), min_size=1, max_size=8), min_size=2, max_size=12))
+@settings(derandomize=True, deadline=None)
+def test_masks_of_a_search_do_not_depend_on_the_texts_before(texts: list[list[int]]) -> None:
+    schema = {"type": "object", "patternProperties": {"^[ab]{1,3}$": {"const": 1}}, "additionalProperties": False}
+    compiled = Strategy(byte_vocabulary(), {}).compile(JsonSchema(schema))
+    assert isinstance(compiled, LlguidanceCompiled)
+    native, size = compiled.native(), num_words(len(byte_vocabulary()))
+    masks = MasksAhead(native, size, [*b'{"a'])
+    for text in texts:
+        found, fresh = masks(text), MasksAhead(native, size)([*b'{"a', *text])
+        assert (found is None) == (fresh is None), bytes(text)
+        assert found is None or np.array_equal(found, fresh), bytes(text)

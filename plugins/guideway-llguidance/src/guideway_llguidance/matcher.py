@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -104,6 +104,43 @@ class LlguidanceCompiled(CompiledGrammar):
         return self._nbytes
 
 
+class MasksAhead:
+    """The masks of a grammar alone after more tokens, for a search ahead. One copy of llguidance's matcher reads the
+    texts of a search, which mostly begin like the one before: a copy for each takes longer than their tokens."""
+
+    def __init__(self, native: LLMatcher, num_words: int, before: Sequence[int] = ()) -> None:
+        self._native, self._before = native, tuple(before)
+        self._row = np.zeros(num_words, dtype=np.int32)
+        self._address = self._row.ctypes.data
+        self._copy: LLMatcher | None = None
+        self._read: tuple[int, ...] = ()
+
+    def __call__(self, token_ids: Sequence[int]) -> Bitmask | None:
+        """Return the mask after the tokens `before` and these; None if the grammar does not accept these. The next call
+        overwrites it."""
+        text = (*self._before, *token_ids)
+        copy = self._at_beginning_of(text)
+        for token_id in text[len(self._read) :]:
+            copy.consume_token(token_id)
+            copy.unsafe_compute_mask_ptr(self._address, self._row.nbytes)
+            if copy.is_error():
+                self._copy = None
+                self._row[:] = 0
+                # it may allow a token after which it allows none itself
+                return self._row if is_dead_end(copy.get_error()) else None
+        self._read = text
+        return self._row
+
+    def _at_beginning_of(self, text: tuple[int, ...]) -> LLMatcher:
+        """Return the copy after the tokens that it has read and that `text` begins with, but without the last one."""
+        pairs = zip(self._read, text[:-1], strict=False)
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        if self._copy is None or not self._copy.rollback(len(self._read) - shared):
+            self._copy, shared = self._native.deep_copy(), 0
+        self._read = self._read[:shared]
+        return self._copy
+
+
 class LlguidanceMatcher(Matcher):
     """A matcher that keeps the mask of its state. A token is legal if its bit there is set, so `accept` and
     `fill_bitmask` cannot disagree. llguidance never gets a token that it would refuse, which would break it, nor a
@@ -168,7 +205,7 @@ class LlguidanceMatcher(Matcher):
         allowed = bool(self._words[token_id >> 5] >> (token_id & 31) & 1)
         if not allowed or self._names_are_kept or self._compiled.ahead is None or token_id in self._stop_token_ids:
             return allowed
-        return self._compiled.ahead.leads_on(self._places[-1], token_id, self._mask_after)
+        return self._compiled.ahead.leads_on(self._places[-1], token_id, MasksAhead(self._native, self._mask.size))
 
     def _update_mask(self) -> None:
         if self._mask_is_current:
@@ -191,7 +228,7 @@ class LlguidanceMatcher(Matcher):
     def _keep_names(self) -> None:
         """Take the tokens after which no name can follow from the mask, for which all of them are looked at."""
         if self._compiled.ahead is not None and not self._names_are_kept:
-            self._compiled.ahead.keep(self._places[-1], self._mask, self._mask_after)
+            self._compiled.ahead.keep(self._places[-1], self._mask, MasksAhead(self._native, self._mask.size))
             self._write_stops()
             self._names_are_kept = True
 
@@ -205,18 +242,6 @@ class LlguidanceMatcher(Matcher):
                 words[token_id >> 5] |= bit
             else:
                 words[token_id >> 5] &= ~bit
-
-    def _mask_after(self, token_ids: Sequence[int], before: Sequence[int] = ()) -> Bitmask | None:
-        """Return the mask of the grammar alone after more tokens, those `before` first, which it accepts; None if it
-        does not accept the others."""
-        native, row = self._native.deep_copy(), np.zeros_like(self._mask)
-        for token_id in (*before, *token_ids):
-            native.consume_token(token_id)
-            native.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
-            if native.is_error():
-                # it may allow a token after which it allows none itself
-                return np.zeros_like(row) if is_dead_end(native.get_error()) else None
-        return row
 
     def _compute_mask(self) -> None:
         self._native.unsafe_compute_mask_ptr(self._address, self._mask.nbytes)
@@ -263,8 +288,8 @@ class LlguidanceMatcher(Matcher):
             return len(written)
         states = [self._places[-1], *written]
         for i in range(self._compiled.ahead.num_proved(written), len(written)):
-            mask_after = partial(self._mask_after, before=asked[:i])
-            if not self._compiled.ahead.leads_on(states[i], asked[i], mask_after):
+            masks = MasksAhead(self._native, self._mask.size, asked[:i])
+            if not self._compiled.ahead.leads_on(states[i], asked[i], masks):
                 return i
         return count if len(written) == len(asked) else len(written)
 
