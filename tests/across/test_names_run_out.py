@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from guideway.api import CompiledGrammar, JsonSchema, Vocabulary, Whitespace
 from guideway.api.bitmask import allocate, unpack
-from guideway.json_schema import names_may_run_out
+from guideway.json_schema import MasksAhead, names_may_run_out
 
 from tests.fuzz.examining import STOP, vocabulary
 from tests.support.json_strategies import build
@@ -91,8 +91,8 @@ def test_a_new_name_that_differs_early_is_found_with_few_masks(monkeypatch: pyte
     matcher = build("xgrammar", tokens).compile(JsonSchema(schema)).matcher(frozenset({STOP}))
     text = "{" + "".join(f'"{name}":1,' for name in names[:-1]) + '"'
     assert matcher.accept([*text.encode()]) == len(text)
-    masks, mask_after = [], matcher._mask_after
-    monkeypatch.setattr(matcher, "_mask_after", lambda token_ids: [masks.append(token_ids), mask_after(token_ids)][1])
+    masks, mask_after = [], MasksAhead.__call__
+    monkeypatch.setattr(MasksAhead, "__call__", lambda *asked: [masks.append(asked), mask_after(*asked)][1])
     assert matcher.accept([ord("n")]) == 1
     assert len(masks) == 4
 

@@ -22,7 +22,7 @@ from guideway.json_schema.cursor import JsonCursor
 from guideway.json_schema.emptiness import Emptiness, check_satisfiable
 from guideway.json_schema.formats import FORMATS, has_format, with_patterns
 from guideway.json_schema.mistakes import check_regex
-from guideway.json_schema.naming import NamesAhead, hides_names, names_may_run_out
+from guideway.json_schema.naming import MasksAhead, NamesAhead, hides_names, names_may_run_out
 from guideway.json_schema.patterns import pattern_details
 from guideway.json_schema.places import locate, places, prefix_errors
 from guideway.json_schema.tags import schemas_in, tag_nodes, tag_schemas
@@ -37,6 +37,7 @@ __all__ = [
     "Chain",
     "Emptiness",
     "JsonCursor",
+    "MasksAhead",
     "NamesAhead",
     "Pointer",
     "Schema",

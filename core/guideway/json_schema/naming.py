@@ -10,9 +10,11 @@ remember earlier names, so this module searches ahead through names with the sam
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import numpy as np
@@ -26,7 +28,17 @@ if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask
     from guideway.json_schema.walking import Schema
 
-__all__ = ["MaskAfter", "NamesAhead", "Search", "clear", "hides_names", "ids", "names_may_run_out", "row_of"]
+__all__ = [
+    "MaskAfter",
+    "MasksAhead",
+    "NamesAhead",
+    "Search",
+    "clear",
+    "hides_names",
+    "ids",
+    "names_may_run_out",
+    "row_of",
+]
 
 MaskAfter = Callable[[Sequence[int]], "Bitmask | None"]
 """Returns the bitmask row of the grammar alone after some more tokens, which the next call may overwrite; None if it
@@ -119,6 +131,45 @@ class NamesAhead:
                     more = (i for end in range(1, len(rest) + 1) for i in self._by_text.get(rest[:end], ()))
                     found.update(i for i in more if is_allowed(words[np.newaxis], 0, i))
         return sorted(found)
+
+
+class MasksAhead(ABC):
+    """The masks of a grammar alone after the tokens `before` and more tokens, for a search. One copy of the library's
+    matcher reads all texts of a search, which mostly begin like the one before: a copy for each takes longer than their
+    tokens."""
+
+    def __init__(self, before: Sequence[int] = ()) -> None:
+        self._before = tuple(before)
+        self._read: list[int] | None = None
+        """What the copy has read; None before there is one."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Copy the matcher."""
+
+    @abstractmethod
+    def back(self, num_tokens: int) -> bool:
+        """Take the last tokens from the copy. Return False if that cannot be done."""
+
+    @abstractmethod
+    def read(self, token_id: int) -> Bitmask | None:
+        """Return the mask after one more token, which the next call may overwrite; None if it is not accepted."""
+
+    def __call__(self, token_ids: Sequence[int]) -> Bitmask | None:
+        """Return the mask after some tokens, at least one, as `MaskAfter` says."""
+        text = (*self._before, *token_ids)
+        pairs = zip(self._read or (), text[:-1], strict=False)
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        if self._read is None or not self.back(len(self._read) - shared):
+            self.begin()
+            self._read, shared = [], 0
+        del self._read[shared:]
+        row: Bitmask | None = None
+        for token_id in text[shared:]:
+            if (row := self.read(token_id)) is None:
+                break
+            self._read.append(token_id)
+        return row
 
 
 class Search(Generic[S]):

@@ -27,7 +27,7 @@ from guideway.api import (
 )
 from guideway.api.bitmask import allocate, num_words, unpack
 from guideway.json_schema.prober import byte_vocabulary
-from guideway_llguidance.matcher import LlguidanceCompiled, MasksAhead
+from guideway_llguidance.matcher import LlguidanceAhead, LlguidanceCompiled
 from guideway_llguidance.strategy import SUPPORT, Strategy
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -531,8 +531,8 @@ def test_masks_of_a_search_do_not_depend_on_the_texts_before(texts: list[list[in
     compiled = Strategy(byte_vocabulary(), {}).compile(JsonSchema(schema))
     assert isinstance(compiled, LlguidanceCompiled)
     native, size = compiled.native(), num_words(len(byte_vocabulary()))
-    masks = MasksAhead(native, size, [*b'{"a'])
+    masks = LlguidanceAhead(native, size, [*b'{"a'])
     for text in texts:
-        found, fresh = masks(text), MasksAhead(native, size)([*b'{"a', *text])
+        found, fresh = masks(text), LlguidanceAhead(native, size)([*b'{"a', *text])
         assert (found is None) == (fresh is None), bytes(text)
         assert found is None or np.array_equal(found, fresh), bytes(text)

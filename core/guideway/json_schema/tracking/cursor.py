@@ -104,7 +104,9 @@ class TrackedText(Cursor[Container]):
         if last.is_unique and last.seen:
             if self.is_due and len(last.seen) >= arrays.num_values(last.inside(arrays)):
                 return True
-            if is_scalar and any(map(self._may_become, last.seen)):
+            if self.place is STRING and next(last.with_prefix(text_of(self.text)), None) is not None:
+                return True
+            if self.place is SCALAR and any(may_become(self.text, each) for each in last.seen):
                 return True
         if self.place is KEY or (self.place is KEY_START and self.is_due):
             return any(name.startswith(text_of(self.text)) for name in last.other_names())

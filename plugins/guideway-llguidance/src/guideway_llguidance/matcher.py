@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Sequence
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
 from guideway.api import CompiledGrammar, ConformanceError, DeadEnd, LimitExceeded, Matcher
 from guideway.api.bitmask import num_words
-from guideway.json_schema import in_a_row, restrict
+from guideway.json_schema import MasksAhead, in_a_row, restrict
 from llguidance import LLMatcher, LLTokenizer
 
 if TYPE_CHECKING:
@@ -104,41 +103,29 @@ class LlguidanceCompiled(CompiledGrammar):
         return self._nbytes
 
 
-class MasksAhead:
-    """The masks of a grammar alone after more tokens, for a search ahead. One copy of llguidance's matcher reads the
-    texts of a search, which mostly begin like the one before: a copy for each takes longer than their tokens."""
+class LlguidanceAhead(MasksAhead):
+    """The masks after more tokens by a copy of llguidance's matcher."""
 
     def __init__(self, native: LLMatcher, num_words: int, before: Sequence[int] = ()) -> None:
-        self._native, self._before = native, tuple(before)
+        super().__init__(before)
+        self._native = native
         self._row = np.zeros(num_words, dtype=np.int32)
         self._address = self._row.ctypes.data
-        self._copy: LLMatcher | None = None
-        self._read: tuple[int, ...] = ()
 
-    def __call__(self, token_ids: Sequence[int]) -> Bitmask | None:
-        """Return the mask after the tokens `before` and these; None if the grammar does not accept these. The next call
-        overwrites it."""
-        text = (*self._before, *token_ids)
-        copy = self._at_beginning_of(text)
-        for token_id in text[len(self._read) :]:
-            copy.consume_token(token_id)
-            copy.unsafe_compute_mask_ptr(self._address, self._row.nbytes)
-            if copy.is_error():
-                self._copy = None
-                self._row[:] = 0
-                # it may allow a token after which it allows none itself
-                return self._row if is_dead_end(copy.get_error()) else None
-        self._read = text
+    def begin(self) -> None:
+        self._copy = self._native.deep_copy()
+
+    def back(self, num_tokens: int) -> bool:
+        return not self._copy.is_error() and self._copy.rollback(num_tokens)
+
+    def read(self, token_id: int) -> Bitmask | None:
+        self._copy.consume_token(token_id)
+        self._copy.unsafe_compute_mask_ptr(self._address, self._row.nbytes)
+        if self._copy.is_error():
+            self._row[:] = 0
+            # it may allow a token after which it allows none itself
+            return self._row if is_dead_end(self._copy.get_error()) else None
         return self._row
-
-    def _at_beginning_of(self, text: tuple[int, ...]) -> LLMatcher:
-        """Return the copy after the tokens that it has read and that `text` begins with, but without the last one."""
-        pairs = zip(self._read, text[:-1], strict=False)
-        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        if self._copy is None or not self._copy.rollback(len(self._read) - shared):
-            self._copy, shared = self._native.deep_copy(), 0
-        self._read = self._read[:shared]
-        return self._copy
 
 
 class LlguidanceMatcher(Matcher):
@@ -205,7 +192,7 @@ class LlguidanceMatcher(Matcher):
         allowed = bool(self._words[token_id >> 5] >> (token_id & 31) & 1)
         if not allowed or self._names_are_kept or self._compiled.ahead is None or token_id in self._stop_token_ids:
             return allowed
-        return self._compiled.ahead.leads_on(self._places[-1], token_id, MasksAhead(self._native, self._mask.size))
+        return self._compiled.ahead.leads_on(self._places[-1], token_id, LlguidanceAhead(self._native, self._mask.size))
 
     def _update_mask(self) -> None:
         if self._mask_is_current:
@@ -228,7 +215,7 @@ class LlguidanceMatcher(Matcher):
     def _keep_names(self) -> None:
         """Take the tokens after which no name can follow from the mask, for which all of them are looked at."""
         if self._compiled.ahead is not None and not self._names_are_kept:
-            self._compiled.ahead.keep(self._places[-1], self._mask, MasksAhead(self._native, self._mask.size))
+            self._compiled.ahead.keep(self._places[-1], self._mask, LlguidanceAhead(self._native, self._mask.size))
             self._write_stops()
             self._names_are_kept = True
 
@@ -288,7 +275,7 @@ class LlguidanceMatcher(Matcher):
             return len(written)
         states = [self._places[-1], *written]
         for i in range(self._compiled.ahead.num_proved(written), len(written)):
-            masks = MasksAhead(self._native, self._mask.size, asked[:i])
+            masks = LlguidanceAhead(self._native, self._mask.size, asked[:i])
             if not self._compiled.ahead.leads_on(states[i], asked[i], masks):
                 return i
         return count if len(written) == len(asked) else len(written)

@@ -9,7 +9,7 @@ import numpy as np
 import xgrammar as xgr
 from guideway.api import CompiledGrammar, DeadEnd, Matcher
 from guideway.api.bitmask import num_words
-from guideway.json_schema import WritingRule
+from guideway.json_schema import MasksAhead, WritingRule
 
 if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask
@@ -45,6 +45,29 @@ class XgrammarCompiled(CompiledGrammar):
     @property
     def nbytes(self) -> int:
         return int(self._native.memory_size_bytes)
+
+
+class XgrammarAhead(MasksAhead):
+    """The masks after more tokens by a copy of xgrammar's matcher."""
+
+    def __init__(self, native: xgr.GrammarMatcher, width: int) -> None:
+        super().__init__()
+        self._native = native
+        self._bitmask = np.empty((1, num_words(width)), dtype=np.int32)
+
+    def begin(self) -> None:
+        self._copy = self._native.fork()
+
+    def back(self, num_tokens: int) -> bool:
+        self._copy.rollback(num_tokens)
+        return True
+
+    def read(self, token_id: int) -> Bitmask | None:
+        if not self._copy.accept_token(token_id):
+            return None
+        self._copy.fill_next_token_bitmask(self._bitmask, 0)
+        row: Bitmask = self._bitmask[0]
+        return row
 
 
 class XgrammarMatcher(Matcher):
@@ -89,7 +112,7 @@ class XgrammarMatcher(Matcher):
             before = place
             if not self._tokens[token_id] or (place := self.rule.after(before, token_id)) is None:
                 return False
-            if self._ahead is not None and not self._ahead.leads_on(before, token_id, self._mask_after):
+            if self._ahead is not None and not self._ahead.leads_on(before, token_id, self._masks_ahead()):
                 return False
         if not self.native.accept_token(token_id):
             return False
@@ -116,16 +139,10 @@ class XgrammarMatcher(Matcher):
     def keep_names(self, words: Bitmask) -> None:
         """Clear in a row the tokens that lead to names which the object already has, if names may run out."""
         if self._ahead is not None:
-            self._ahead.keep(self.places[-1], words, self._mask_after)
+            self._ahead.keep(self.places[-1], words, self._masks_ahead())
 
-    def _mask_after(self, token_ids: Sequence[int]) -> Bitmask | None:
-        native = self.native.fork()
-        if not all(map(native.accept_token, token_ids)):
-            return None
-        bitmask = np.empty((1, num_words(self._width)), dtype=np.int32)
-        native.fill_next_token_bitmask(bitmask, 0)
-        row: Bitmask = bitmask[0]
-        return row
+    def _masks_ahead(self) -> XgrammarAhead:
+        return XgrammarAhead(self.native, self._width)
 
     def is_terminated(self) -> bool:
         return self._terminated

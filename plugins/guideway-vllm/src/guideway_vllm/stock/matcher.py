@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 import torch
 from guideway.api import CompiledGrammar, ConformanceError, DeadEnd, Matcher
+from guideway.json_schema import MasksAhead
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
@@ -68,6 +69,32 @@ class StockCompiled(CompiledGrammar):
     @property
     def nbytes(self) -> int:
         return self._nbytes
+
+
+class StockAhead(MasksAhead):
+    """The masks after more tokens by a copy of a backend's grammar; `tensor` is as wide as they are."""
+
+    def __init__(self, strategy: Backend, native: Any, tensor: torch.Tensor) -> None:
+        super().__init__()
+        self._strategy, self._native = strategy, native
+        self._mask = torch.zeros_like(tensor)
+
+    def begin(self) -> None:
+        self._copy = self._strategy.copy_grammar(self._native)
+
+    def back(self, num_tokens: int) -> bool:
+        limit = self._strategy.max_rollback
+        if (limit is not None and num_tokens > limit) or self._strategy.failure(self._copy):
+            return False
+        self._copy.rollback(num_tokens)
+        return True
+
+    def read(self, token_id: int) -> Bitmask | None:
+        if not self._copy.accept_tokens("", [token_id]):
+            return None
+        self._copy.fill_bitmask(self._mask, 0)
+        row: Bitmask = self._mask[0].numpy()
+        return row
 
 
 class StockMatcher(Matcher):
@@ -171,16 +198,6 @@ class StockMatcher(Matcher):
                 f"grammar.{self._compiled.strategy.name} refused token {token_id}, which its own mask allows"
             )
 
-    def _mask_after(self, token_ids: Sequence[int]) -> Bitmask | None:
-        native = self._compiled.strategy.copy_grammar(self._native)
-        mask = torch.zeros_like(self._tensor)
-        for token_id in token_ids:
-            if not native.accept_tokens("", [token_id]):
-                return None
-            native.fill_bitmask(mask, 0)  # guidance requires it after each token
-        row: Bitmask = mask[0].numpy()
-        return row
-
     def _update(self) -> None:
         if self._is_current:
             return
@@ -198,7 +215,9 @@ class StockMatcher(Matcher):
             common = min(allowed.size, self._mask.shape[1])
             self._mask[0, :common] &= allowed[:common]
         if rows.ahead is not None:
-            rows.ahead.keep(self._places[-1], self._mask[0], self._mask_after)
+            rows.ahead.keep(
+                self._places[-1], self._mask[0], StockAhead(self._compiled.strategy, self._native, self._tensor)
+            )
         words[eos >> 5] &= ~(1 << (eos & 31))
         for token_id in self._stop_token_ids:
             bit = 1 << (token_id & 31)
