@@ -39,6 +39,7 @@ from guideway.plugins.limits import Limits
 from guideway.runtime import RuntimePlan
 from guideway.runtime.plan import placement
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
+from guideway_hosts.fork_server import _Running
 from guideway_hosts.host import CLOSING_SECONDS, Host
 from guideway_hosts.hosts import Hosts
 from guideway_hosts.strategy import HostedStrategy
@@ -47,7 +48,7 @@ from tests.support.distributions import install
 from tests.support.hostile_strategy import REFUSES, WEIGHT
 from tests.support.hostility import PROMPT, VOCABULARY
 from tests.support.hosts import Makes, inline, makes_hosts, private_bytes, served
-from tests.support.processes import children, hosts_of, until
+from tests.support.processes import children, hosts_of, is_alive, until
 from tests.support.stages import everyday, one_in
 from tests.support.vocabularies import encode
 
@@ -285,6 +286,25 @@ def test_the_fork_server_is_started_again_once(hosts: Hosts, how: signal.Signals
     assert len(seen) == 1
     assert first not in seen
     assert host.generate([PROMPT], [GOOD])[0].token_ids == alone.token_ids
+
+
+@pytest.mark.parametrize("how", everyday([signal.SIGKILL, signal.SIGSTOP], signal.SIGKILL))
+def test_a_start_that_is_killed_any_number_of_times_costs_nobody_anything(
+    made: Makes, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
+) -> None:
+    ask, killed = _Running.ask, set[int]()
+
+    def killing(running: _Running, *command: Any, **options: Any) -> Any:
+        if command[0] == "build" and len(killed) < 8:
+            killed.add(running.process.pid)
+            os.kill(running.process.pid, how)
+        return ask(running, *command, **options)
+
+    monkeypatch.setattr(_Running, "ask", killing)
+    results = served(made()).generate([PROMPT] * 2, [GOOD, OTHER])
+    assert [result.error for result in results] == [None] * 2
+    assert len(killed) == 8
+    until(lambda: not any(map(is_alive, killed)))
 
 
 @pytest.mark.slow
@@ -541,7 +561,7 @@ class Strategy(Hostile):
         super().__init__(vocabulary, {})
         note("built ")
         if options and "guideway_hosts" in sys.orig_argv:
-            os.abort()
+            exec(options["does"])
 @hookimpl
 def guideway_grammar_strategy():
     return Strategy
@@ -553,19 +573,35 @@ def test_engines_share_imports_and_equal_builds_and_no_crash(tmp_path: Path, mon
     (tmp_path / "noted_strategy.py").write_text(NOTED, "utf-8")
     monkeypatch.setenv("NOTED", str(tmp_path / "noted"))
     with makes_hosts(tmp_path, ["noted"], LIMITS) as make:
-        first, second, crashing = (
-            make(variables=["NOTED"], options={"grammar.noted": options}) for options in ({}, {}, {"crashes": True})
-        )
+        given = ({}, {}, {"does": "os.abort()"})
+        first, second, crashing = (make(variables=["NOTED"], options={"grammar.noted": each}) for each in given)
         for hosts in (first, second):
             assert hosts.strategies["noted"].compile(Regex("[a-z]"))
         assert (tmp_path / "noted").read_text() == "imported built "
-        with pytest.raises(GuidewayError, match="ended or did not answer"):
+        with pytest.raises(GuidewayError, match=r"noted: importing and building ended the process .*signal SIGABRT"):
             crashing.strategies["noted"].compile(Regex("[a-z]"))
         processes = first._server.process, second._server.process
         first.close("grammar.noted")
         assert second.strategies["noted"].compile(Regex("[a-z]{2}"))
         assert None not in processes and second._server.process is processes[1]
-    assert "imported" not in (tmp_path / "noted").read_text().removeprefix("imported ")
+    assert (tmp_path / "noted").read_text() == "imported built built imported built ", "the last one alone, to see how"
+
+
+@pytest.mark.parametrize(
+    ("does", "said"),
+    one_in(2, [("os.abort()", "signal SIGABRT"), ("os._exit(0)", "exit status 0"), ("os._exit(9)", "exit status 9")]),
+)
+def test_a_plugin_that_ends_the_fork_server_is_named_and_built_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, said: str
+) -> None:
+    install(tmp_path, "noted", {"grammar.noted": "noted_strategy"})
+    (tmp_path / "noted_strategy.py").write_text(NOTED, "utf-8")
+    monkeypatch.setenv("NOTED", str(tmp_path / "noted"))
+    with makes_hosts(tmp_path, ["noted"], LIMITS) as make:
+        hosts = make(variables=["NOTED"], options={"grammar.noted": {"does": does}})
+        with pytest.raises(GuidewayError, match=rf"noted: importing and building ended the process .*\({said}\)"):
+            hosts.strategies["noted"].compile(Regex("[a-z]"))
+    assert (tmp_path / "noted").read_text() == "imported built "
 
 
 @pytest.mark.slow

@@ -6,15 +6,16 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from json import JSONDecodeError
 from typing import Any, TypeVar
@@ -26,13 +27,13 @@ from guideway.runtime.work.threads import Threads
 
 from guideway_hosts.codec import encode
 from guideway_hosts.environment import host_environment
-from guideway_hosts.host import Host, HostDied
+from guideway_hosts.host import ENDS_WITHIN, Host, HostDied
 from guideway_hosts.joining import Meeting
 from guideway_hosts.line import Line
 from guideway_hosts.memory import usable_bytes
 from guideway_hosts.messages import SharedMasks
 from guideway_hosts.plugins import Spec
-from guideway_hosts.process import Process, is_stopped, watch
+from guideway_hosts.process import Process, how_ended, is_stopped, watch
 from guideway_hosts.upkeep import pad_pid
 
 __all__ = ["ForkServer", "module_path"]
@@ -42,18 +43,18 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 START_SECONDS = 300.0
-"""Seconds for importing and building all plugins of one specification."""
+"""Seconds for importing and building all plugins of one specification, and for repeating it if it is killed."""
 
 ANSWER_SECONDS = 10.0
 
 RESTS = 5.0
 """Seconds after a failed start of a host in which none is started."""
 
-MOST_LOST = 5
-"""Times in a row that the fork server may be lost while a host is started. The cause may be outside this process."""
+LOST = (EOFError, TimeoutError, ConnectionError, ProcessLookupError)
+"""The errors of a fork server that has ended, was stopped, or does not answer."""
 
-LOST = (OSError, EOFError, JSONDecodeError, UnicodeDecodeError)
-"""The errors of a fork server that has ended or sent a malformed answer."""
+KILLED = (-signal.SIGKILL, -signal.SIGTERM, None)
+"""Ends of a fork server that its plugins did not cause: killed, terminated, unknown."""
 
 _NUMBERS = itertools.count()
 
@@ -176,36 +177,44 @@ class ForkServer:
             raise HostDied(self._failure) from error
 
     def _do(self, work: Callable[[_Running], T]) -> T:
-        """Return the result of work with a process that has built the plugins. Raises the plugins' errors, and
-        `PluginLoadError` if the process was lost `MOST_LOST` times."""
+        """Return the result of work with a process that has built the plugins. A process that is lost is started again,
+        for `START_SECONDS`. Raises the plugins' errors, and `PluginLoadError`."""
         with self._lock:
-            for left in reversed(range(MOST_LOST)):
+            until = time.monotonic() + START_SECONDS
+            while True:
                 try:
                     if self._running is None or self._running.is_gone():
                         self._build()
                     assert self._running is not None
                     return work(self._running)
-                except LOST as lost:
-                    if not left:
-                        said = f"the process that hosts are forked from ended or did not answer: {text_of(lost)}"
-                        raise PluginLoadError(said, plugin="runtime") from lost
-        raise AssertionError
+                except (*LOST, OSError, JSONDecodeError, UnicodeDecodeError) as error:
+                    said = f"the process that hosts are forked from ended or did not answer: {text_of(error)}"
+                    if not isinstance(error, LOST) or time.monotonic() > until:
+                        raise PluginLoadError(said, plugin="runtime") from error
+                    log.warning("%s; it is started again", said)
 
     def _build(self) -> None:
-        """Start the process, and build the plugins in it."""
+        """Start the process, and build the plugins in it. Raises `LOST` if it is killed or stopped meanwhile."""
         self._stop()
         if self._closed:
             raise GuidewayError("they are closed")
         environ = host_environment(self.spec.variables)
-        running = self._forked(environ) or self._started(environ)
-        names = ", ".join(record.id for record in self.spec.records)
+        meeting = Meeting.of(self.spec.path, *self.spec.variables)
+        with suppress(*LOST):  # how this one ended is unknown; if the next one ends, its starter knows
+            if (running := self._forked(environ, meeting)) is not None:
+                self._build_in(running, environ)
+                return
+        with self._started(environ, meeting) as running:
+            self._build_in(running, environ)
+
+    def _build_in(self, running: _Running, environ: dict[str, str]) -> None:
+        """Build the plugins in a process. Raises `LOST`."""
         try:
             error = running.ask("build", environ, self.spec, seconds=START_SECONDS)["error"]
         except TimeoutError as late:
-            raise PluginLoadError(
-                f"{names}: importing and building took more than {START_SECONDS:g} s in the process that hosts are "
-                "forked from; find out what it waits for there, or set grammar_host and modifier_host to 'inline'",
-                plugin=names if len(self.spec.records) == 1 else "runtime",
+            raise self._failed(
+                f"importing and building took more than {START_SECONDS:g} s in the process that hosts are forked "
+                "from; find out what it waits for there, or set grammar_host and modifier_host to 'inline'"
             ) from late
         if error is None:
             self._running, self._end = running, weakref.finalize(self, running.end)
@@ -216,8 +225,14 @@ class ForkServer:
         plugin = error["plugin"] or "runtime"
         raise PluginLoadError(error["message"] if error["plugin"] else error["text"], plugin=plugin)
 
-    def _forked(self, environ: dict[str, str]) -> _Running | None:
-        """Return a process forked from the oldest running fork server at the same place, or None."""
+    def _failed(self, said: str) -> PluginLoadError:
+        """Return the error of plugins that cannot be built."""
+        names = ", ".join(record.id for record in self.spec.records)
+        return PluginLoadError(f"{names}: {said}", plugin=names if len(self.spec.records) == 1 else "runtime")
+
+    def _forked(self, environ: dict[str, str], meeting: Meeting | None) -> _Running | None:
+        """Return a process forked from the oldest running fork server at the same place, or from one of another process
+        that shares its imports, or None."""
         for each in _ALL.valuerefs():  # the younger wait for the older, never the reverse
             if (older := each()) is self:
                 break
@@ -235,18 +250,17 @@ class ForkServer:
                 except LOST:
                     ours.close()
                     break
-        return None
+        joined = None if meeting is None else meeting.join(START_SECONDS)
+        return None if joined is None else _Running(joined)
 
-    def _started(self, environ: dict[str, str]) -> _Running:
-        """Return a process that is started, or forked from one of another process that shares its imports."""
-        _, places, variables = self._place
-        meeting = Meeting.of(places, *variables)
-        if meeting is not None and (joined := meeting.join(START_SECONDS)) is not None:
-            return _Running(joined)
+    @contextmanager
+    def _started(self, environ: dict[str, str], meeting: Meeting | None) -> Iterator[_Running]:
+        """Start a process that builds the plugins in the body. Raises `LOST` if it is killed or stopped meanwhile, and
+        `PluginLoadError` if the plugins end it."""
         ours, theirs = socket.socketpair()
         shared = [] if meeting is None or meeting.listener is None else [meeting.listener]
         # modules are found where the serving process finds them, not in the current folder
-        path = os.pathsep.join(entry for entry in places if entry)
+        path = os.pathsep.join(entry for entry in self.spec.path if entry)
         with ExitStack() as given:  # closed here, so that the end of the fork server is seen
             descriptors = [given.enter_context(each).fileno() for each in (theirs, *shared)]
             numbers = ",".join(map(str, descriptors))
@@ -261,11 +275,16 @@ class ForkServer:
                 env={**environ, "PYTHONPATH": path},
             )
         try:
-            return _met(Line(ours), starter.pid, meeting.key if meeting is not None and shared else None)
-        except BaseException:
-            starter.kill()
-            raise
+            yield _met(Line(ours), starter.pid, meeting.key if meeting is not None and shared else None)
+        except LOST as lost:
+            with suppress(subprocess.TimeoutExpired):
+                starter.wait(ENDS_WITHIN)
+            if starter.returncode in KILLED:
+                raise
+            how = how_ended(starter.returncode)
+            raise self._failed(f"importing and building ended the process that hosts are forked from ({how})") from lost
         finally:
+            starter.kill()
             starter.wait()
 
     def _fork(self, role: str, running: _Running) -> Host:

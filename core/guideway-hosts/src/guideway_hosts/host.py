@@ -22,7 +22,7 @@ from guideway.runtime.work.wanted import is_wanted
 from guideway_hosts.codec import encode
 from guideway_hosts.line import LOOKS_EVERY, Line
 from guideway_hosts.messages import BROKEN, IDLE, SharedMasks, read_error
-from guideway_hosts.process import Process, is_stopped
+from guideway_hosts.process import Process, how_ended, is_stopped
 
 __all__ = ["HELD", "Allowed", "Host", "HostDied"]
 
@@ -369,8 +369,7 @@ class Host:
         if self._status == -signal.SIGABRT:  # native code usually aborts if it cannot allocate memory
             why = "its process aborted (signal SIGABRT), as native code does that runs out of memory"
             return HostDied(why, broke=True, by_itself=True, working_on=working_on)
-        how = f"signal {signal.Signals(-self._status).name}" if self._status < 0 else f"exit status {self._status}"
-        return HostDied(f"its process crashed ({how})", by_itself=True, working_on=working_on)
+        return HostDied(f"its process crashed ({how_ended(self._status)})", by_itself=True, working_on=working_on)
 
 
 def _do_nothing() -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-__all__ = ["Process", "is_stopped", "watch"]
+__all__ = ["Process", "how_ended", "is_stopped", "watch"]
 
 EXIT_CODE = 49
 """Index, after the name, of the field of ``/proc/PID/stat`` with the status of a process that has ended."""
@@ -87,6 +87,11 @@ class Process:
         except (OSError, ValueError):
             return 0, 0
         return resident * mmap.PAGESIZE, (resident - of_files) * mmap.PAGESIZE
+
+
+def how_ended(status: int) -> str:
+    """Return how a process ended in words, from its exit status or the negative number of a signal."""
+    return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
 
 
 def is_stopped(pid: int) -> bool:

@@ -47,11 +47,17 @@ MOST_WAITING = 64
 def main(descriptor: int, listener: int | None = None) -> None:
     """Run the fork server: serve one process over a socket until its other end is closed.
 
-    The fork server is detached from its parent. At the socket `listener` it accepts other processes, and forks a fork
-    server for each.
+    The fork server is a child of this process, its starter, which ends as it ends, so that the serving process knows
+    how. After the first build the serving process kills the starter. At the socket `listener` the fork server accepts
+    other processes, and forks a fork server for each.
     """
-    if os.fork():
-        os._exit(0)
+    if pid := os.fork():
+        for each in (descriptor, *([] if listener is None else [listener])):
+            os.close(each)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if status < 0:
+            os.kill(os.getpid(), -status)
+        os._exit(abs(status))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the serving process, which then closes the socket
     # when a process of a group ends while another is stopped and its parent is in the same session, the kernel sends
     # SIGHUP to the whole group (`kill_orphaned_pgrp`): stopping one host would end all
