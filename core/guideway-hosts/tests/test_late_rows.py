@@ -9,6 +9,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,7 @@ from guideway_hosts.host import Allowed
 from guideway_hosts.hosts import Hosts
 from guideway_hosts.matcher import HostedGrammar, HostedMatcher
 from guideway_hosts.matchers import MOST_OWN, PROVES_FAST, MatcherHost, MatcherRoom, Step
+from guideway_hosts.room import Source
 from guideway_hosts.strategy import HostedStrategy
 from prometheus_client import REGISTRY
 
@@ -181,6 +183,43 @@ def test_what_nobody_waits_for_is_ended(made: Makes, pattern: str) -> None:
         assert time.monotonic() < end
         time.sleep(0.01)
     assert token_ids(served(hosts).generate([PROMPT], [GOOD]))
+
+
+def test_a_host_that_gets_no_processor_is_not_ended_with_its_sequences(made: Makes) -> None:
+    hosts, bitmask = made(), allocate(1, VOCABULARY.logits_width)
+    grammar = hosts.strategies["hostile"].compile(Regex("[a-z]{3}", strategy="hostile"))
+    late = grammar.matcher(STOPS)
+    late.fill_bitmask(bitmask, 0)
+    host = hosts.matchers.common.host
+    assert host is not None
+    os.kill(host.pid, signal.SIGSTOP)
+    hosts.matchers.fill([FillJob(late)], bitmask)
+    assert hosts.matchers.common.pending is not None
+    time.sleep(0.1)
+    del late
+    gc.collect()
+    os.kill(host.pid, signal.SIGCONT)
+    grammar.matcher(STOPS).fill_bitmask(bitmask, 0)
+    assert hosts.matchers.common.host is host
+
+
+def test_a_host_that_loads_a_grammar_is_not_ended_with_its_sequences(made: Makes) -> None:
+    hosts, bitmask = made(), allocate(1, VOCABULARY.logits_width)
+    late = hosts.strategies["hostile"].compile(Regex("FS[a-z]{4,9}", strategy="hostile")).matcher(STOPS)
+    assert late.accept(ids_of(b"FSab")) == 4
+    room = hosts.matchers.common
+    host, source = room.host, Source(room.unload, "grammar.hostile", Regex("CL[a-z]", strategy="hostile"))
+    assert host is not None
+    with ThreadPoolExecutor() as pool:
+        loaded = pool.submit(room.load, source)
+        until(lambda: host._lines[True].is_busy)
+        hosts.matchers.fill([FillJob(late)], bitmask)
+        until(lambda: host._lines[False].seconds[0] > 0.1)
+        del late
+        gc.collect()
+        assert not host.given_up
+        room.close()
+        assert isinstance(loaded.exception(), GuidewayError)
 
 
 @pytest.mark.slow

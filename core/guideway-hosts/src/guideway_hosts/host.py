@@ -244,6 +244,12 @@ class Host:
         """True if a call is running."""
         return any(line.is_busy for line in self._lines)
 
+    @property
+    def is_slow(self) -> bool:
+        """True if its call has taken more than `Limits.late_seconds`, with no call in the second thread."""
+        commands, beside = self._lines
+        return not beside.is_busy and commands.seconds[0] > self._limits.late_seconds
+
     def is_gone(self) -> bool:
         """Return whether the process has ended while no call was running. Then it is closed."""
         # a process that the host forked may keep the socket open

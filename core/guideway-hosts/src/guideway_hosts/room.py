@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
@@ -32,10 +31,6 @@ log = logging.getLogger(__name__)
 
 SECONDS_PER_TOKEN = 1e-3
 """Seconds allowed in addition for each token of an object that is made again, to accept the tokens."""
-
-WORTH_WAITING = 0.05
-"""Seconds for which a host may work for objects that were dropped. A new host takes longer, and a step is sent ahead
-also for sequences that turn out to have ended."""
 
 _NUMBERS = itertools.count()
 """The numbers of the hosts, unique in this process."""
@@ -111,8 +106,6 @@ class Call:
         """Set when it is sent."""
         self.births: dict[int, Birth] = {}
         """By number the objects that the host did not have."""
-        self.began = 0.0
-        """When it was sent, on the monotonic clock."""
         self.allowed = Allowed(seconds)
         self.results: list[Any] = []
         """For each object its result or its error, a `GuidewayError`."""
@@ -233,7 +226,7 @@ class Room:
             call.births = {job.number: job.birth for job in call.jobs if job.birth is not None}
             more = {number: self._seconds_of(birth) for number, birth in call.births.items()}
             call.allowed = Allowed(call.seconds, call.seconds * call.share + sum(more.values()), more)
-            self.pending, call.began = call, time.monotonic()
+            self.pending = call
             call.send(host, self.name, self._news())
 
     def end(self, patience: Allowed | None = None) -> Call | None:
@@ -311,9 +304,9 @@ class Room:
         self.tell("unload", number, self.number)
 
     def give_up(self, without: int = -1) -> None:
-        """Kill the host if it has worked for some time, and for no object that still exists, except for `without`."""
+        """Kill the host if its only work is slow, and for no object that still exists, except for `without`."""
         call, host = self.pending, self.host
-        if call is None or host is None or time.monotonic() < call.began + WORTH_WAITING:
+        if call is None or host is None or not host.is_slow:
             return
         is_useless = not any(other in LIVING for other in call.sources if other != without)
         if is_useless and self.pending is call and not host.has_news():
