@@ -39,6 +39,7 @@ from guideway.plugins.limits import Limits
 from guideway.runtime import RuntimePlan
 from guideway.runtime.plan import placement
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
+from guideway_hosts.deaths import MAX_DEATHS
 from guideway_hosts.fork_server import _Running
 from guideway_hosts.host import CLOSING_SECONDS, Host
 from guideway_hosts.hosts import Hosts
@@ -305,6 +306,23 @@ def test_a_start_that_is_killed_any_number_of_times_costs_nobody_anything(
     assert [result.error for result in results] == [None] * 2
     assert len(killed) == 8
     until(lambda: not any(map(is_alive, killed)))
+
+
+def test_a_host_killed_while_it_loads_a_grammar_costs_nobody_anything(
+    made: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts, call, killed = made(), Host.call, set[int]()
+
+    def killing(host: Host, name: str, *arguments: Any, **options: Any) -> Any:
+        if name == "load":
+            killed.add(host.pid)
+            os.kill(host.pid, signal.SIGKILL)
+        return call(host, name, *arguments, **options)
+
+    monkeypatch.setattr(Host, "call", killing)
+    found = served(hosts).generate([PROMPT] * 2, [GOOD, OTHER])
+    assert [r.token_ids for r in found] == [r.token_ids for r in inline().generate([PROMPT] * 2, [GOOD, OTHER])]
+    assert len(killed) == 2 * MAX_DEATHS
 
 
 @pytest.mark.slow

@@ -265,14 +265,15 @@ class MatcherHost:
         return [self.common, *list(self.own.values())]
 
     def load(self, grammar: HostedGrammar) -> None:
-        """Load a grammar in the common host's second thread. Raises the strategy's errors, and `LimitExceeded`."""
+        """Load a grammar in the common host's second thread, so that its first matcher need not wait for it. Raises the
+        strategy's errors, and `LimitExceeded`."""
         try:
             if self._loads:
                 self.common.load(grammar)
         except HostDied as died:
             if died.by_itself:
                 self._refuse(grammar, str(died))
-            raise died.error() from died
+                raise died.error() from died
 
     def unload(self, grammar: int) -> None:
         """Release a grammar that the serving process has dropped. Takes no lock, because the garbage collector may call
