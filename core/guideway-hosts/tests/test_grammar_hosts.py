@@ -591,7 +591,7 @@ def test_engines_share_imports_and_equal_builds_and_no_crash(tmp_path: Path, mon
     (tmp_path / "noted_strategy.py").write_text(NOTED, "utf-8")
     monkeypatch.setenv("NOTED", str(tmp_path / "noted"))
     with makes_hosts(tmp_path, ["noted"], LIMITS) as make:
-        given = ({}, {}, {"does": "os.abort()"})
+        given: tuple[dict[str, Any], ...] = ({}, {}, {"does": "os.abort()"})
         first, second, crashing = (make(variables=["NOTED"], options={"grammar.noted": each}) for each in given)
         for hosts in (first, second):
             assert hosts.strategies["noted"].compile(Regex("[a-z]"))

@@ -273,6 +273,7 @@ class MatcherHost:
         except HostDied as died:
             if died.by_itself:
                 self._refuse(grammar, str(died))
+            if died.by_itself or died.broke:
                 raise died.error() from died
 
     def unload(self, grammar: int) -> None:
