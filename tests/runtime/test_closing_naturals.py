@@ -23,6 +23,7 @@ from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
 from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from xgrammar.builtin_structural_tag import get_model_structural_tag
 
 import tests.vocabulary.tokenizers_under_test as samples
 from tests.support.closing import STOPS, record
@@ -348,6 +349,50 @@ def test_a_value_ends_before_a_tag_that_ends_with_white_space_first(cls: type[Gr
     }
     constraint = StructuralTag({"type": "structural_tag", "format": {"type": "tag", **tag}})
     assert shortest(cls, constraint) <= 2 + len(vocabulary().encode(b"<call>book\n```json\n0\n```</call>") or ())
+
+
+CALLS = {
+    "deepseek_r1": (
+        "<\uff5ctool▁calls▁begin\uff5c><\uff5ctool▁call▁begin\uff5c>function<\uff5ctool▁sep\uff5c>plan\n```json\n",
+        "\n```<\uff5ctool▁call▁end\uff5c><\uff5ctool▁calls▁end\uff5c>",
+    ),
+    "deepseek_v3_1": (
+        "<\uff5ctool▁calls▁begin\uff5c><\uff5ctool▁call▁begin\uff5c>plan<\uff5ctool▁sep\uff5c>",
+        "<\uff5ctool▁call▁end\uff5c><\uff5ctool▁calls▁end\uff5c>",
+    ),
+    "kimi": (
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.plan:0<|tool_call_argument_begin|>",
+        "<|tool_call_end|><|tool_calls_section_end|>",
+    ),
+    "qwen_3": ('<tool_call>\n{"name": "plan", "arguments": ', "}\n</tool_call>"),
+}
+"""By model, as xgrammar names it: the text of a call before and after its arguments."""
+values = st.recursive(
+    st.one_of(texts, st.integers(-99, 9999), st.booleans(), st.none()),
+    lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(texts, inner, max_size=2)),
+    max_leaves=3,
+)
+
+
+@pytest.mark.parametrize("model", CALLS)
+@example(arguments={"city": "Oslo", "days": [{"at": 7, "on": True}]}, choice="required", spaced=True, more=0)
+@given(
+    arguments=st.dictionaries(texts, values, max_size=3),
+    choice=st.sampled_from(["required", "named"]),
+    spaced=st.booleans(),
+    more=st.sampled_from([0, 1, 2, 4, 8]),
+)
+@settings(max_examples=8, deadline=None, derandomize=True)
+def test_a_call_with_any_arguments_is_the_models_own(
+    model: str, arguments: dict[str, Any], choice: str, spaced: bool, more: int
+) -> None:
+    tool = {"type": "function", "function": {"name": "plan", "parameters": {"type": "object"}, "strict": False}}
+    named = {"type": "function", "function": {"name": "plan"}}
+    tag = get_model_structural_tag(model, [tool], named if choice == "named" else choice, reasoning="disabled")
+    begin, end = CALLS[model]
+    inner = json.dumps(arguments, ensure_ascii=False, separators=(", ", ": ") if spaced else (",", ":"))
+    wanted = (begin + inner + end).encode()
+    assert write(XGrammarStrategy, StructuralTag(tag.model_dump(mode="json")), wanted, more=more)[1] == wanted
 
 
 FIXED = "no, never again, not once! "

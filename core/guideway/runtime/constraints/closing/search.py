@@ -19,7 +19,7 @@ from guideway.runtime.constraints.closing.avoiding import Avoiding
 from guideway.runtime.constraints.closing.lexicon import MOST, VALUES, Lexicon
 from guideway.runtime.constraints.closing.positions import Position
 from guideway.runtime.constraints.closing.reserve import Reserve
-from guideway.runtime.constraints.closing.ways import Prover, Way, continuations
+from guideway.runtime.constraints.closing.ways import Prover, Way, joints
 from guideway.runtime.constraints.mask_block import GUARD
 
 __all__ = ["Search"]
@@ -161,7 +161,7 @@ class Search:
 
     def _joined(self) -> list[int] | None:
         """Return the path, the rest of a known way and a stop token; None if no known way completes the path."""
-        for way, at in continuations(self.known, b"", self._at.cursor):
+        for way, at in joints(self.known, b"", self._at.cursor):
             fits = len(self._path) + way.cost(at) < self.limit
             if fits and (end := self.prover.end(way.path(at))) is not None:
                 return [*self._path, *end]

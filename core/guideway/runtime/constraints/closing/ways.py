@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from guideway.api.grammar import Matcher
     from guideway.runtime.constraints.closing.lexicon import Lexicon
 
-__all__ = ["Prover", "Way", "continuations"]
+__all__ = ["Prover", "Way", "continuations", "joints"]
 
 MOST_JOINTS = 2
 """Most bytes of a way from which to try to continue, for one kind and depth of place in JSON."""
@@ -130,12 +130,21 @@ def continuations(ways: Sequence[Way], written: bytes, cursor: JsonCursor | None
     """
     on_way = [(way.cost(at), i, at) for i, way in enumerate(ways) if (at := way.follow(written)) is not None]
     yield from ((ways[i], at) for _, i, at in sorted(on_way))
-    off_way = [
+    yield from joints(ways, written, cursor)
+
+
+def joints(ways: Sequence[Way], written: bytes, cursor: JsonCursor | None) -> Iterator[tuple[Way, int]]:
+    """Yield ways with the byte from which each may complete an output that left all of them, as `Way.joints` finds it.
+    Of ways with the same rest, yield the first."""
+    found = [
         (order, way.cost(at), i, at)
         for i, way in enumerate(ways)
         for order, at in enumerate(way.joints(written, cursor))
     ]
-    yield from ((ways[i], at) for _, _, i, at in sorted(off_way))
+    rests: dict[bytes, tuple[Way, int]] = {}
+    for _, _, i, at in sorted(found):
+        rests.setdefault(ways[i].text[at:], (ways[i], at))
+    yield from rests.values()
 
 
 class Prover:
@@ -149,6 +158,11 @@ class Prover:
 
     def end(self, path: Sequence[int]) -> list[int] | None:
         """Return a path with a stop token if it completes the output, else None."""
-        self.num_left -= 1 + len(path)
-        found = [[*path, stop] for stop in self.stop_token_ids] if self.num_left >= 0 else []
-        return next((each for each in found if self.matcher.validate(tuple(each)) == len(each)), None)
+        for stop in self.stop_token_ids if self.num_left > len(path) else ():
+            num_valid = self.matcher.validate((*path, stop))
+            self.num_left -= max(1, num_valid)
+            if num_valid > len(path):
+                return [*path, stop]
+            if num_valid < len(path):
+                break
+        return None
