@@ -364,6 +364,7 @@ CALLS = {
         "<|tool_calls_section_begin|><|tool_call_begin|>functions.plan:0<|tool_call_argument_begin|>",
         "<|tool_call_end|><|tool_calls_section_end|>",
     ),
+    "llama": ('{"name": "plan", "parameters": ', "}"),
     "qwen_3": ('<tool_call>\n{"name": "plan", "arguments": ', "}\n</tool_call>"),
 }
 """By model, as xgrammar names it: the text of a call before and after its arguments."""
@@ -374,8 +375,17 @@ values = st.recursive(
 )
 
 
+def any_call(model: str, choice: str) -> StructuralTag:
+    """Return the tag of calls of one tool with any arguments."""
+    tool = {"type": "function", "function": {"name": "plan", "parameters": {"type": "object"}, "strict": False}}
+    named = {"type": "function", "function": {"name": "plan"}}
+    tag = get_model_structural_tag(model, [tool], named if choice == "named" else choice, reasoning="disabled")
+    return StructuralTag(tag.model_dump(mode="json"))
+
+
 @pytest.mark.parametrize("model", CALLS)
 @example(arguments={"city": "Oslo", "days": [{"at": 7, "on": True}]}, choice="required", spaced=True, more=0)
+@example(arguments={"city": "Oslo, Norway", "unit": "celsius"}, choice="required", spaced=True, more=0)
 @given(
     arguments=st.dictionaries(texts, values, max_size=3),
     choice=st.sampled_from(["required", "named"]),
@@ -386,13 +396,11 @@ values = st.recursive(
 def test_a_call_with_any_arguments_is_the_models_own(
     model: str, arguments: dict[str, Any], choice: str, spaced: bool, more: int
 ) -> None:
-    tool = {"type": "function", "function": {"name": "plan", "parameters": {"type": "object"}, "strict": False}}
-    named = {"type": "function", "function": {"name": "plan"}}
-    tag = get_model_structural_tag(model, [tool], named if choice == "named" else choice, reasoning="disabled")
+    tag = any_call(model, choice)
     begin, end = CALLS[model]
     inner = json.dumps(arguments, ensure_ascii=False, separators=(", ", ": ") if spaced else (",", ":"))
     wanted = (begin + inner + end).encode()
-    assert write(XGrammarStrategy, StructuralTag(tag.model_dump(mode="json")), wanted, more=more)[1] == wanted
+    assert write(XGrammarStrategy, tag, wanted, more=more)[1] == wanted
 
 
 FIXED = "no, never again, not once! "

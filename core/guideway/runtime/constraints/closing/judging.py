@@ -51,9 +51,12 @@ class Judge:
         refused, decided = np.zeros((2, lexicon.num_bits), dtype=np.bool_)
         decided[self.prover.stop_token_ids] = True
         for token_id, end in way.first_tokens():
-            if not isinstance(self.prover.matcher, Avoiding) or self.prover.end([token_id, *way.path(end)]):
-                self.costs[token_id], decided[token_id] = 1 + way.cost(end), True
-                refused[token_id] = 1 + way.cost(end) > self.limit
+            same = (each for each in self.ways if each.text[:end] == way.text[:end])
+            best = min(same, key=lambda each: each.cost(end))
+            is_proved = best is way and not isinstance(self.prover.matcher, Avoiding)
+            if is_proved or self.prover.end([token_id, *best.path(end)]):
+                self.costs[token_id], decided[token_id] = 1 + best.cost(end), True
+                refused[token_id] = 1 + best.cost(end) > self.limit
         json, apart = self.position.json, [*self.apart]
         is_name = self.in_text and json is not None and json.place is Place.KEY
         groups, plain = lexicon.groups_of(mask, in_json=json is not None, by_name=is_name and self.names is None)
