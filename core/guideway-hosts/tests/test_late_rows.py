@@ -9,7 +9,8 @@ import re
 import signal
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,7 @@ from guideway.api.bitmask import allocate, unpack
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.errors import GuidewayError
 from guideway.plugins.limits import Limits
+from guideway.runtime.constraints.digests import constraint_digest
 from guideway.runtime.constraints.mask_block import Late
 from guideway_hosts.host import Allowed
 from guideway_hosts.hosts import Hosts
@@ -205,21 +207,46 @@ def test_a_host_that_gets_no_processor_is_not_ended_with_its_sequences(made: Mak
 
 def test_a_host_that_loads_a_grammar_is_not_ended_with_its_sequences(made: Makes) -> None:
     hosts, bitmask = made(), allocate(1, VOCABULARY.logits_width)
+    with loading(hosts, "CL[a-z]") as begun:
+        host = hosts.matchers.common.host
+        assert host is not None
+        hosts.matchers.fill([FillJob(begun[0])], bitmask)
+        until(lambda: host._lines[False].seconds[0] > 0.1)
+        del begun
+        gc.collect()
+        assert not host.given_up
+
+
+@contextmanager
+def loading(hosts: Hosts, pattern: str) -> Iterator[tuple[Matcher, Future[None]]]:
+    """Yield a matcher, whose next masks never end, and the load of a grammar in the same host."""
     late = hosts.strategies["hostile"].compile(Regex("FS[a-z]{4,9}", strategy="hostile")).matcher(STOPS)
     assert late.accept(ids_of(b"FSab")) == 4
     room = hosts.matchers.common
-    host, source = room.host, Source(room.unload, "grammar.hostile", Regex("CL[a-z]", strategy="hostile"))
-    assert host is not None
+    source = Source(room.unload, "grammar.hostile", Regex(pattern, strategy="hostile"))
     with ThreadPoolExecutor() as pool:
         loaded = pool.submit(room.load, source)
-        until(lambda: host._lines[True].is_busy)
-        hosts.matchers.fill([FillJob(late)], bitmask)
-        until(lambda: host._lines[False].seconds[0] > 0.1)
-        del late
-        gc.collect()
-        assert not host.given_up
-        room.close()
-        assert isinstance(loaded.exception(), GuidewayError)
+        until(lambda: room.host is not None and room.host._lines[True].is_busy)
+        try:
+            yield late, loaded
+        finally:
+            room.close()
+            loaded.exception()
+
+
+@pytest.mark.parametrize("limits", one_in(2, [{"fill_seconds": 0.2}, {"compile_seconds": 0.2}]))
+def test_of_two_threads_the_one_that_works_too_long_is_blamed(made: Makes, limits: dict[str, float]) -> None:
+    """The other one sleeps. Its limit is as short, or the blamed one's would be longer with it."""
+    hosts = made(replace(LIMITS, **{"fill_seconds": 3.0, "compile_seconds": 9.0, "wall_factor": 100, **limits}))
+    with loading(hosts, "CL[a-z]") as (late, loaded):
+        host = hosts.matchers.common.host
+        assert host is not None
+        with pytest.raises(GuidewayError, match=rf"its limit of {limits.get('fill_seconds', 3):g} s processor time"):
+            late.fill_bitmask(allocate(1, VOCABULARY.logits_width), 0)
+        assert not loaded.done()
+    assert [regex for _, _, regex in hosts.matchers.refused._why._values] == [
+        constraint_digest(late.grammar.constraint)  # type: ignore[attr-defined]
+    ]
 
 
 @pytest.mark.slow

@@ -83,7 +83,7 @@ class Job(NamedTuple):
 
 class SharedMasks:
     """Memory shared by the serving process and one host: rows of masks between two guard rows, a token for each object
-    of a command, and the number of the object that the host is working on."""
+    of a command, the number of the object that the host is working on, and its threads."""
 
     def __init__(self, words: int, descriptor: int | None = None) -> None:
         start = mmap.PAGESIZE + MAX_ROWS * 4
@@ -91,6 +91,8 @@ class SharedMasks:
         self.descriptor = _anonymous_file(size) if descriptor is None else descriptor
         self._memory = mmap.mmap(self.descriptor, size)
         self._work: NDArray[np.int64] = np.frombuffer(self._memory, dtype=np.int64, count=2)
+        self.threads: NDArray[np.int64] = np.frombuffer(self._memory, dtype=np.int64, count=2, offset=16)
+        """The kernel's numbers of the host's threads: for commands, and the second one."""
         rows = np.frombuffer(self._memory, dtype=np.int32, offset=start)
         self.rows: NDArray[np.int32] = rows.reshape(MAX_ROWS + 2, words)
         self.working_on = IDLE

@@ -79,6 +79,14 @@ class Process:
         except OSError:
             return 0.0
 
+    def thread_seconds(self, thread: int) -> float:
+        """Return the CPU seconds that one of the process's threads has used; 0 if the system does not report them."""
+        try:
+            with open(f"/proc/{self.pid}/task/{thread}/schedstat") as file:  # noqa: PTH123 - as in `_fields_of`
+                return int(file.read().split()[0]) / 1e9
+        except (OSError, ValueError):
+            return 0.0
+
     def memory(self) -> tuple[int, int]:
         """Return the resident bytes of the process, including shared ones, and the resident bytes without files; zeros
         if the system does not report them."""

@@ -232,8 +232,9 @@ def _serve_as_host(
         threading.Thread(target=_answer, args=(Line(socket.socket(fileno=end), serves=True), answers), daemon=True)
         for end, answers in ((commands, host.commands), (beside, host.beside))
     ]
-    for thread in threads:
+    for i, thread in enumerate(threads):
         thread.start()
+        masks.threads[i] = thread.native_id or 0
     threads[0].join()
 
 
