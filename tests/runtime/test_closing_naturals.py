@@ -365,6 +365,7 @@ CALLS = {
         "<|tool_call_end|><|tool_calls_section_end|>",
     ),
     "llama": ('{"name": "plan", "parameters": ', "}"),
+    "harmony": ("<|channel|>commentary to=functions.plan<|constrain|>json<|message|>", "<|call|>"),
     "qwen_3": ('<tool_call>\n{"name": "plan", "arguments": ', "}\n</tool_call>"),
 }
 """By model, as xgrammar names it: the text of a call before and after its arguments."""
@@ -401,6 +402,36 @@ def test_a_call_with_any_arguments_is_the_models_own(
     inner = json.dumps(arguments, ensure_ascii=False, separators=(", ", ": ") if spaced else (",", ":"))
     wanted = (begin + inner + end).encode()
     assert write(XGrammarStrategy, tag, wanted, more=more)[1] == wanted
+
+
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+@pytest.mark.parametrize("more", [0, 1, 4, 16])
+def test_any_of_several_tags_in_a_tag_may_be_the_models_own(cls: type[GrammarStrategy], more: int) -> None:
+    tags = [
+        {
+            "type": "tag",
+            "begin": f"<|plamo:begin_tool_request:plamo|><|plamo:tool_name:plamo|>{name}<|plamo:end_tool_name:plamo|>",
+            "content": {"type": "json_schema", "json_schema": True},
+            "end": "<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|>",
+        }
+        for name in TOOLS
+    ]
+    several = {"type": "tags_with_separator", "tags": tags, "separator": "", "at_least_one": True}
+    constraint = StructuralTag(
+        {
+            "type": "structural_tag",
+            "format": {
+                "type": "tag",
+                "begin": "<|plamo:requests:plamo|>",
+                "content": several,
+                "end": "<|plamo:end_requests:plamo|>",
+            },
+        }
+    )
+    for name, arguments in ARGUMENTS.items():
+        begin, end = next((tag["begin"], tag["end"]) for tag in tags if name in tag["begin"])
+        wanted = f"<|plamo:requests:plamo|>{begin}{arguments}{end}<|plamo:end_requests:plamo|>".encode()
+        assert write(cls, constraint, wanted, more=more)[1:] == (wanted, "stop")
 
 
 FIXED = "no, never again, not once! "

@@ -213,7 +213,10 @@ class Closer:
             return record, None
         if reserve.triggers and matcher.is_accepting():
             return Record(0, num_accepted, (b"",)), self._judge_triggers(matcher, row, left - 1)
-        record = self._follow(matcher, record, left) or self._search(matcher, record)
+        # text that is complete needs no stop token while it stays complete; a number that is cut is another number
+        is_whole = not reserve.is_json and matcher.is_accepting()
+        may_begin = is_whole and bool(reserve.opens)
+        record = (None if may_begin else self._follow(matcher, record, left)) or self._search(matcher, record)
         ways = self._known_ways(record)
         room = left - 1 - ways[0].cost() if ways else -1
         if room < 0:
@@ -222,8 +225,6 @@ class Closer:
             until = record.until if record.lifts_bans else num_accepted + room // (reserve.growth + 1)
             return replace(record, until=until), None
         past, lifts_bans = self._accepted, record.lifts_bans
-        # text that is complete needs no stop token while it stays complete; a number that is cut is another number
-        is_whole = not reserve.is_json and matcher.is_accepting()
         judge = Judge(
             lexicon=self._lexicon,
             prover=self._prover(matcher, lifts_bans, WORK // 2),
@@ -460,15 +461,14 @@ class Closer:
         self, matcher: Matcher, known: Sequence[int], limit: int, lifts_bans: bool
     ) -> Iterator[Sequence[int]]:
         """Yield completions of at most `limit` tokens, one for each tag that may begin where the `known` completion
-        begins another one, or has begun it. Any of them may be the one that the model wants."""
+        begins another one, or has begun it, or where it is empty. Any of them may be the one that the model wants."""
         opens = [text.encode() for text in self._budget.reserve.opens]
-        if len(opens) < 2:
-            return
-        past = self._lexicon.write(self._accepted[-max(map(len, opens)) :])
+        past = self._lexicon.write(self._accepted[-max(map(len, opens), default=1) :])
         whole = past + self._text(known)
-        places = ((whole.find(text, max(0, len(past) - len(text) + 1)), text) for text in opens)
-        at, own = min((place for place in places if place[0] >= 0), default=(0, b""))
-        texts = [whole[:at] + text for text in opens if own not in (b"", text)]
+        places = {at: own for own in opens if (at := whole.find(own, max(0, len(past) - len(own) + 1))) >= 0}
+        if len(known) == 1:  # a stop token: the output is complete, but a tag may begin
+            places[len(past)] = b""
+        texts = [whole[:at] + text for at, own in sorted(places.items()) for text in opens if text != own]
         for text in [text for text in texts if text.startswith(past)][:MOST_TAGS]:
             path = self._lexicon.spell(text[len(past) :]) or []
             num_taken = matcher.accept(tuple(path))
