@@ -133,6 +133,28 @@ def test_an_answer_that_does_not_fit_is_complete(cls: type[GrammarStrategy], num
     jsonschema.validate(json.loads(text), PERSON)
 
 
+LINKED = record(value={"type": "integer"}, next={"anyOf": [{"$ref": "#"}, {"type": "null"}]})
+
+
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+@example(numbers=[5], spaced=False, more=8)
+@example(numbers=[1, 22, 333], spaced=False, more=8)
+@given(
+    numbers=st.lists(st.integers(0, 999), min_size=1, max_size=3),
+    spaced=st.booleans(),
+    more=st.sampled_from([0, 1, 2, 4, 8]),
+)
+@settings(max_examples=12, deadline=None, derandomize=True)
+def test_a_linked_list_that_fits_is_the_models_own(
+    cls: type[GrammarStrategy], numbers: list[int], spaced: bool, more: int
+) -> None:
+    answer = None
+    for number in numbers:
+        answer = {"value": number, "next": answer}
+    wanted = json.dumps(answer, separators=(", ", ": ") if spaced else (",", ":")).encode()
+    assert write(cls, JsonSchema(LINKED), wanted, more=more)[1] == wanted
+
+
 ESCAPES = Vocabulary(
     [*(bytes([i]) for i in range(256)), rb"\u", rb"\u00", rb"a\\", b""], frozenset({259}), {259: "</s>"}
 )

@@ -197,12 +197,14 @@ class Search:
     def _tries(self) -> Iterator[Sequence[int]]:
         """Yield the tokens that may follow the path, in the order in which to try them."""
         lexicon, cursor = self.lexicon, self._at.cursor
-        quick: list[int] = []
-        if cursor is not None:
-            quick = lexicon.of((*_signs_at(cursor), *(VALUES if cursor.place is Place.VALUE else ())))
-            yield from ([token_id] for token_id in quick)
-            if cursor.place is Place.SCALAR:  # a number that must be a multiple may end after another digit
-                yield from ([digit, sign] for digit in lexicon.of(DIGITS) for sign in quick)
+        quick = [] if cursor is None else [[sign] for sign in lexicon.of(_signs_at(cursor))]
+        if (
+            cursor is not None and cursor.place is Place.VALUE
+        ):  # as many tokens as a value takes: null before any object
+            quick += filter(None, map(lexicon.spell, VALUES))
+        yield from quick
+        if cursor is not None and cursor.place is Place.SCALAR:  # a multiple may end after another digit
+            yield from ([digit, *sign] for digit in lexicon.of(DIGITS) for sign in quick)
         if self._is_in_new():
             yield from self._strings()
         if not (row := self._fill()):
@@ -226,10 +228,8 @@ class Search:
             yield from ([i] for i in lexicon.signs(row) if self.prover.end([i]) is not None)
             if self._at.position.element.startswith(b"</") and lexicon.has_letters(row):
                 return  # the end may be text of the element: no more text is tried, since no mask would show its end
-        tried = set(quick)
-        yield from (
-            [token_id] for token_id in lexicon.choose(row, cursor, long_first=self.long_first) if token_id not in tried
-        )
+        chosen = ([token_id] for token_id in lexicon.choose(row, cursor, long_first=self.long_first))
+        yield from (each for each in chosen if each not in quick)
 
     def _by_mask(self, row: bytes) -> Iterator[Sequence[int]]:
         """Yield tokens of a mask, one for each mask that may follow, in the order of these masks."""
