@@ -198,9 +198,7 @@ class Search:
         """Yield the tokens that may follow the path, in the order in which to try them."""
         lexicon, cursor = self.lexicon, self._at.cursor
         quick = [] if cursor is None else [[sign] for sign in lexicon.of(_signs_at(cursor))]
-        if (
-            cursor is not None and cursor.place is Place.VALUE
-        ):  # as many tokens as a value takes: null before any object
+        if cursor is not None and cursor.place is Place.VALUE:  # of any number of tokens: null before any object
             quick += filter(None, map(lexicon.spell, VALUES))
         yield from quick
         if cursor is not None and cursor.place is Place.SCALAR:  # a multiple may end after another digit
