@@ -1,4 +1,5 @@
-"""Steps of an unchanged batch, whose tokens are accepted and whose masks are filled in one call each."""
+"""Steps of a batch whose tokens are accepted and whose masks are filled in one call each, while sequences leave and
+join."""
 
 from __future__ import annotations
 
@@ -194,7 +195,7 @@ class Host(FakeHost):
 
         def keep_end(slot: int, **options: Any) -> None:
             journal = self.runtime.journal(slot)
-            self.ended.append((slot, list(journal.ends), journal.closed_early))
+            self.ended.append((journal.request.request_id, list(journal.ends), journal.closed_early))
             release(slot, **options)
 
         self.runtime.prepare, self.runtime.release = note, keep_end  # type: ignore[method-assign]
@@ -202,26 +203,33 @@ class Host(FakeHost):
     def preempt(self, slot: int) -> None:
         journal = self.runtime.journal(slot)
         self.runtime.release(slot, ended=False)
-        self.runtime.start(self.admissions[slot], slot, journal=journal)
+        self.runtime.start(self.admissions[int(journal.request.request_id)], slot, journal=journal)
 
 
 def run(host: Host, requests: Sequence[SamplingParams], acts: Sequence[str] = ()) -> Any:
-    """Run all requests; `acts` happen before the first steps, one each. Return what all can be compared by."""
+    """Run all requests; `acts` happen before the first steps, one each. With "join" among them, half of the requests
+    come later, in the first slot that is free. Return what all can be compared by."""
     Batched.num_advances = Batched.num_accepts = Batched.num_fills = 0
     host.tokens, host.requests, host.limits, host.results = {}, {}, {}, {}
     waiting = list(enumerate(requests))
-    # of those that come later the first steps know nothing
-    first = waiting if "join" not in acts else waiting[:-1]
-    for slot, params in first:
-        host.join(slot, Request(request_id=str(slot), prompt_token_ids=tuple(PROMPT), params=params))
-    left, acts = waiting[len(first) :], list(acts)
+    num_first = (len(waiting) + 1) // 2 if "join" in acts else len(waiting)
+    left, acts, found = waiting[num_first:], list(acts), dict[int, Any]()
+    running: dict[int, int] = {}
+    """By slot the number of its request."""
+
+    def join(number: int, params: SamplingParams) -> None:
+        slot = next(slot for slot in range(16) if slot not in host.tokens)
+        running[slot] = number
+        host.join(slot, Request(request_id=str(number), prompt_token_ids=tuple(PROMPT), params=params))
+
+    for number, params in waiting[:num_first]:
+        join(number, params)
     while host.tokens or left:
         act = acts.pop(0) if acts else "join"
         slots = list(host.tokens)
         host.num_drafts = 2 if act == "draft" else 0
         if act == "join" and left:
-            slot, params = left.pop()
-            host.join(slot, Request(request_id=str(slot), prompt_token_ids=tuple(PROMPT), params=params))
+            join(*left.pop())
         elif slots and act == "preempt":
             host.preempt(slots[len(slots) // 2])
         elif slots and act == "rebuild":
@@ -233,22 +241,25 @@ def run(host: Host, requests: Sequence[SamplingParams], acts: Sequence[str] = ()
             host.runtime.unenforced(slots[-1])
         elif act == "reverse":
             host.tokens = dict(reversed(host.tokens.items()))
+        paused = {slot: host.tokens.pop(slot) for slot in slots[1:2] if act == "pause"}
         if host.tokens:
             host.step()
-    found = [host.results[slot] for slot in sorted(host.results)]
-    outputs = [(result.token_ids, str(result.error), result.unenforced) for result in found]
+        host.tokens |= paused
+        for slot in list(host.results):
+            found[running[slot]] = host.results.pop(slot)
+    outputs = [(found[i].token_ids, str(found[i].error), found[i].unenforced) for i in sorted(found)]
     return outputs, host.actions, host.recorded, host.ended
 
 
 SOURCES = [WORD, Regex("(ab|cd|[e-g]{2})*z"), BRITTLE, Regex("[a-p]{9,30}"), None]
-ACTS = ["plain", "plain", "draft", "preempt", "rebuild", "read", "unenforced", "reverse", "join"]
+ACTS = ["plain", "plain", "draft", "preempt", "rebuild", "read", "unenforced", "reverse", "pause", "join", "join"]
 
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[SamplingParams]:
     """Requests, in most batches without anything that needs a look at each step."""
     is_quiet = draw(st.integers(0, 3)) > 0
-    constraints = draw(st.lists(st.sampled_from(SOURCES), min_size=1, max_size=5))
+    constraints = draw(st.lists(st.sampled_from(SOURCES), min_size=1, max_size=8))
     return [
         SamplingParams(
             constraint=constraint,
@@ -259,7 +270,7 @@ def batches(draw: st.DrawFn) -> list[SamplingParams]:
             max_tokens=draw(st.integers(1, 40)),
             close=draw(st.booleans()),
             presence_penalty=0.0 if is_quiet else draw(st.sampled_from([0.0, 1.0])),
-            top_k=draw(st.sampled_from([0, 0, 0, 50])),
+            top_k=0 if is_quiet else draw(st.sampled_from([0, 0, 0, 50])),
             logit_bias={} if is_quiet else draw(st.sampled_from([{}, {VOCABULARY.tokens.index(b"b"): -100.0}])),
         )
         for constraint in constraints
@@ -272,7 +283,7 @@ def batches(draw: st.DrawFn) -> list[SamplingParams]:
     trouble=st.frozensets(st.integers(1, 24), max_size=4),
     rolls=st.booleans(),
 )
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(120), deadline=None, suppress_health_check=list(HealthCheck))
 def test_tokens_are_those_of_one_by_one(
     requests: list[SamplingParams], acts: list[str], trouble: frozenset[int], rolls: bool
 ) -> None:
@@ -296,6 +307,25 @@ def test_a_batch_that_stays_is_accepted_in_one_call(strategy: type[Batched]) -> 
     assert Batched.num_advances == 15, "all but the step that ends them"
     assert Batched.num_accepts == 16 * 8, "each by the reference's default, none again"
     assert Batched.num_fills == 16
+
+
+@pytest.mark.parametrize("reads", [False, True])
+@pytest.mark.parametrize("strategy", [Batched, Rolling])
+def test_a_batch_stays_together_while_sequences_leave_and_join(strategy: type[Batched], reads: bool) -> None:
+    """Also one whose journal is read between two steps."""
+    host, num_steps = Host(strategy), 0
+    left = [replace(GOOD, constraint=Regex("[a-z]{40}"), seed=seed, max_tokens=8 + seed % 8) for seed in range(24)]
+    num_tokens = sum(params.max_tokens or 0 for params in left)
+    while left or host.tokens:
+        for slot in [slot for slot in range(8) if slot not in host.tokens and left]:
+            host.join(slot, Request(request_id=str(len(left)), prompt_token_ids=tuple(PROMPT), params=left.pop()))
+        if reads:
+            host.runtime.journal(next(iter(host.tokens)))
+        host.step()
+        num_steps += 1
+    assert Batched.num_accepts == num_tokens, "each once"
+    assert Batched.num_fills == num_steps
+    assert Batched.num_advances > num_steps - 8, "all but those in which all that are left end"
 
 
 @pytest.mark.parametrize("max_tokens", [24, 60])

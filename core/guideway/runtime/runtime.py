@@ -78,7 +78,7 @@ from guideway.runtime.constraints.grammar_mask import GrammarMask, check_names
 from guideway.runtime.constraints.home import Home
 from guideway.runtime.constraints.mask_rows import StrategyBlock
 from guideway.runtime.constraints.reasoning import GateState, ReasoningGate, refuse_reasoning
-from guideway.runtime.constraints.steady import SteadyBatch, is_plain
+from guideway.runtime.constraints.steady import SteadyBatch
 from guideway.runtime.elsewhere import Hosts
 from guideway.runtime.modifiers.modifier_set import ActiveSequence, ModifierSet, check_served
 from guideway.runtime.modifiers.opening import Opening, TokenTexts
@@ -458,9 +458,9 @@ class Runtime:
 
     def unenforced(self, slot: int) -> tuple[str, ...]:
         """Return the names of the parts of the request that are not enforced if the sequence in `slot` ends now."""
-        if self._steady is not None:
-            self._steady.settle()
         sequence = self._slots[slot]
+        if self._steady is not None:
+            self._steady.settle_one(sequence)
         state = self._modifiers.state(sequence, self._mask)
         journal = sequence.journal
         is_full = len(journal.token_ids) >= self._open.room(journal.request)
@@ -603,14 +603,14 @@ class Runtime:
     def is_steady(self) -> bool:
         """True if only constraints act on the sequences of the step prepared last, which all are healthy and have one
         row each, and nothing but its `accept` has happened since."""
-        return self._steady is not None
+        return self._steady is not None and self._steady.is_whole
 
     def foresee(self, drafts: Mapping[int, Sequence[int]]) -> None:
         """Announce the next `prepare`: its slots with their drafts. Hosts start filling while the caller runs the
         forward pass. No tokens may be accepted in between; slots that `prepare` leaves out are unaffected."""
         if self.foresees:
             with self.clock.prepare:
-                states = [self._modifiers.state(self._slots[slot], self._mask) for slot in drafts]
+                states = self._modifiers.states(self._slots.running(list(drafts)), self._mask)
                 self._mask.foresee(states, list(drafts.values()))
 
     def look_ahead(self, limits: Mapping[int, int]) -> None:
@@ -629,8 +629,10 @@ class Runtime:
 
     def _prepare(self, batch: StepBatch) -> StepInput:
         if self._steady is not None:
-            if self._steady.is_of(batch) and (steady := self._steady.prepare(batch)) is not None:
-                return steady
+            if self._steady.is_of(batch) or self._change_steady(batch):
+                steady = self._steady.prepare(batch)
+                if steady is not None:
+                    return steady
             self._leave_steady()
         sequences = self._slots.running(batch.slots.tolist())
         if self._request_seconds is not None:
@@ -661,24 +663,11 @@ class Runtime:
         if opening:
             words = self._mask.mask_rows.words
             payloads[self._mask.name] = with_restrictions(payloads.get(self._mask.name), batch, opening, words)
-        per_row = batch.slots if owners is None else batch.slots[owners]
-        companions = [sequence.companions for sequence in sequences]
-        step = StepInput(
-            batch,
-            payloads,
-            self._slots.temperatures[per_row],
-            self._slots.seeds[per_row],
-            self._slots.indices[per_row],
-            self._history(batch, payloads, sequences),
-            companion_rows(batch, companions) if any(companions) else {},
-            self._slots.warps.build(batch, per_row),
-            self._ask_for_most_likely(batch, sequences, self._slots.warps.num_logprobs(per_row)),
-            self._slots.warps.processed(per_row),
-            self._slots.warps.records(per_row),
-        )
+        step = self._input(batch, payloads, sequences, batch.slots if owners is None else batch.slots[owners])
         blocks = self._mask.mask_rows.take_blocks()
         if owners is None and self._gate is None and len(payloads) == 1 and not self._late:
-            self._form_steady(step, sequences, blocks)
+            masked = self._modifiers.states(sequences, self._mask)
+            self._form_steady(step, sequences, masked, blocks)
         return step
 
     def is_late(self, slot: int) -> bool:
@@ -730,10 +719,7 @@ class Runtime:
             sequence = self._sequence(slot)
             if output is not None or self._gate is not None or sequence.bans is not None or self.has_hosted_modifiers:
                 return self._accept([slot], [first_row], [token_ids], output)[0]
-            (outcome,) = self._modifiers.accept([sequence], [token_ids], [None])
-            if self._mask.mask_rows.closing:
-                self._mask.record_end(self._modifiers.state(sequence, self._mask), sequence.journal)
-            return outcome
+            return self._accept_alone(sequence, token_ids)
 
     def announce(self, steps: Sequence[tuple[int, int, Sequence[int], StepOutput | None]]) -> None:
         """Announce calls of `accept_one`, as (slot, first row, token ids, output), so that modifiers in hosts get one
@@ -851,18 +837,70 @@ class Runtime:
 
     def _sequence(self, slot: int) -> ActiveSequence:
         """Return the sequence in `slot`, whose books are written, for a call that may change it."""
-        self._leave_steady()
-        return self._slots[slot]
+        sequence = self._slots[slot]
+        if self._steady is not None:
+            self._steady.leave(sequence)
+        return sequence
 
-    def _form_steady(self, step: StepInput, sequences: list[ActiveSequence], blocks: Sequence[StrategyBlock]) -> None:
-        """Begin a steady batch with a step that was just prepared, if that is possible."""
+    def _input(
+        self,
+        batch: StepBatch,
+        payloads: Mapping[str, Payload],
+        sequences: list[ActiveSequence],
+        per_row: NDArray[np.int32],
+    ) -> StepInput:
+        """Return the worker's input for a step whose rows belong to the slots `per_row`."""
+        companions = [sequence.companions for sequence in sequences]
+        return StepInput(
+            batch,
+            payloads,
+            self._slots.temperatures[per_row],
+            self._slots.seeds[per_row],
+            self._slots.indices[per_row],
+            self._history(batch, payloads, sequences),
+            companion_rows(batch, companions) if any(companions) else {},
+            self._slots.warps.build(batch, per_row),
+            self._ask_for_most_likely(batch, sequences, self._slots.warps.num_logprobs(per_row)),
+            self._slots.warps.processed(per_row),
+            self._slots.warps.records(per_row),
+        )
+
+    def _form_steady(
+        self,
+        step: StepInput,
+        sequences: list[ActiveSequence],
+        states: Sequence[Any],
+        blocks: Sequence[StrategyBlock],
+    ) -> bool:
+        """Let the sequences of a step, one row each, be the steady batch, if that is possible. Return whether it is."""
         rows = self._mask.mask_rows
-        if not blocks:
-            return
-        states = [self._modifiers.state(sequence, self._mask) for sequence in sequences]
-        if all(map(is_plain, sequences, states)) and not self._slots.warps.reads_outputs(step.batch.slots.tolist()):
-            lasts = min(self._open.room(each.journal.request) - len(each.journal.token_ids) for each in sequences)
-            self._steady = SteadyBatch(step, sequences, states, rows, blocks, self._stopwatch, lasts)
+        steady = self._steady or SteadyBatch(rows, self._stopwatch, self._num_left, self._accept_alone)
+        reads = self._slots.warps.reads_outputs(step.batch.slots.tolist())
+        if not blocks or reads or not steady.takes(sequences, states):
+            return False
+        steady.enter(step, sequences, states, blocks)
+        self._steady = steady
+        return True
+
+    def _change_steady(self, batch: StepBatch) -> bool:
+        """Let the steady batch have the sequences of `batch`, if that is possible. Return whether it is."""
+        if batch.num_rows != batch.num_sequences:
+            return False
+        sequences = self._slots.running(batch.slots.tolist())
+        states = self._modifiers.states(sequences, self._mask)
+        blocks, _ = self._mask.mask_rows.lay_out(batch, states)
+        return self._form_steady(self._input(batch, {}, sequences, batch.slots), sequences, states, blocks)
+
+    def _num_left(self, sequence: ActiveSequence) -> int:
+        """Return how many more tokens a sequence, whose books are written, may have."""
+        return self._open.room(sequence.journal.request) - len(sequence.journal.token_ids)
+
+    def _accept_alone(self, sequence: ActiveSequence, token_ids: Sequence[int]) -> Outcome:
+        """Accept the final tokens of a sequence on which no host has anything to say but the tokens."""
+        (outcome,) = self._modifiers.accept([sequence], [token_ids], [None])
+        if self._mask.mask_rows.closing:
+            self._mask.record_end(self._modifiers.state(sequence, self._mask), sequence.journal)
+        return outcome
 
     def _ask_for_most_likely(
         self, batch: StepBatch, sequences: list[ActiveSequence], num_logprobs: NDArray[np.int32] | None

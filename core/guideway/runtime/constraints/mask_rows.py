@@ -80,6 +80,29 @@ class MaskRows:
         """Return the rows of a step as the array ``bitmask``, with the faults of failed sequences; None if all rows
         allow every token."""
         self.late.clear()
+        blocks, rows = self.lay_out(batch, states)
+        if not blocks:
+            return None
+        buffer = self._buffer(len(rows))
+        bitmask = buffer[1 : 1 + len(rows)]
+        if batch.num_rows != batch.num_sequences:
+            bitmask[:] = FULL  # rows that no draft reaches keep allowing every token
+        failed: dict[int, BaseException] = {}
+        for block in blocks:
+            failed |= self._fill_block(block, buffer)
+        empty = empty_rows(bitmask)
+        if empty.any():
+            for block in blocks:
+                for i, state in zip(block.sequences, block.states, strict=True):
+                    if empty[state.rows].any():
+                        failed[i] = ConformanceError("it filled a row that allows no token")
+        faults = self._faults(batch.slots, states, failed, bitmask) if failed else {}
+        self._blocks = blocks
+        return Payload(np.array(rows, dtype=np.int32), {"bitmask": bitmask}, faults=faults)
+
+    def lay_out(self, batch: StepBatch, states: Sequence[GrammarState | None]) -> tuple[list[StrategyBlock], list[int]]:
+        """Assign the rows of the next bitmask to the states. Return the blocks, and for each row of the bitmask its row
+        in the batch."""
         # rows before the beginning and after the end of a constraint allow every token
         blocks: dict[str, StrategyBlock] = {}
         name = block = None
@@ -90,27 +113,10 @@ class MaskRows:
                     block = blocks.setdefault(name, StrategyBlock())
                 block.sequences.append(i)
                 block.states.append(state)
-        if not blocks:
-            return None
         rows: list[int] = []
         for block in blocks.values():
             self._lay_out(block, batch, rows)
-        buffer = self._buffer(len(rows))
-        bitmask = buffer[1 : 1 + len(rows)]
-        if batch.num_rows != batch.num_sequences:
-            bitmask[:] = FULL  # rows that no draft reaches keep allowing every token
-        failed: dict[int, BaseException] = {}
-        for block in blocks.values():
-            failed |= self._fill_block(block, buffer)
-        empty = empty_rows(bitmask)
-        if empty.any():
-            for block in blocks.values():
-                for i, state in zip(block.sequences, block.states, strict=True):
-                    if empty[state.rows].any():
-                        failed[i] = ConformanceError("it filled a row that allows no token")
-        faults = self._faults(batch.slots, states, failed, bitmask) if failed else {}
-        self._blocks = list(blocks.values())
-        return Payload(np.array(rows, dtype=np.int32), {"bitmask": bitmask}, faults=faults)
+        return list(blocks.values()), rows
 
     def take_blocks(self) -> list[StrategyBlock]:
         """Return the blocks of the last `fill`, and forget them, so that ended sequences are freed. Empty if it had no
@@ -118,13 +124,14 @@ class MaskRows:
         blocks, self._blocks = self._blocks, []
         return blocks
 
-    def fill_again(self, blocks: Sequence[StrategyBlock], *, is_free: bool) -> Bitmask | None:
-        """Return the rows, without drafts, of the blocks of the last `fill`, whose states have advanced. None if a
-        strategy or closing failed for a sequence, or a row has no token, or lost one to closing: call `fill`, which
-        finds the sequence. `is_free`: closing has nothing to do in this process. Raises the strategy's errors, after
+    def fill_again(self, blocks: Sequence[StrategyBlock], closing: Sequence[GrammarState]) -> Bitmask | None:
+        """Return the rows, without drafts, of blocks that `lay_out` returned last. None if a strategy or closing failed
+        for a sequence, or a row has no token, or lost one to closing: call `fill`, which finds the sequence. `closing`
+        are the states for which closing may have something to do in this process. Raises the strategy's errors, after
         which the matchers may be in any state."""
         num_rows = blocks[-1].end
         buffer = self._buffer(num_rows)
+        closing = list(closing)
         for block in blocks:
             home, began = block.home, time.monotonic()
             fill = partial(fill_jobs, block.strategy)
@@ -137,12 +144,13 @@ class MaskRows:
                 return None
             if home.waits:
                 self._stopwatch.leave_out(began, waited=True)
-            if home.has_closed or not is_free:
-                began = time.monotonic()
-                for state in block.states:
-                    if self._close(state, 0, buffer) is not None or state.first_closed is not None:
-                        return None
-                self._stopwatch.leave_out(began, waited=False)  # closing limits its own work
+            if home.has_closed:
+                closing += block.states
+        began = time.monotonic()
+        for state in closing:
+            if self._close(state, 0, buffer) is not None or state.first_closed is not None:
+                return None
+        self._stopwatch.leave_out(began, waited=False)  # closing limits its own work
         bitmask = buffer[1 : 1 + num_rows]
         return None if np.count_nonzero(empty_rows(bitmask)) else bitmask
 

@@ -138,6 +138,11 @@ class ModifierSet:
         state: T | None = sequence.states[self._places[id(modifier)]]
         return state
 
+    def states(self, sequences: Sequence[ActiveSequence], modifier: LogitModifier[T]) -> list[T | None]:
+        """Return the states of `modifier` for sequences; None where it does not act."""
+        place = self._places[id(modifier)]
+        return [sequence.states[place] for sequence in sequences]
+
     def class_of(self, modifier: LogitModifier[Any]) -> type[LogitModifier[Any]]:
         """Return the plugin's class, from which a worker is built."""
         return self._classes.get(modifier.name) or type(modifier)
