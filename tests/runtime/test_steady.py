@@ -4,13 +4,15 @@ join."""
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 from unittest.mock import patch
 
+import guideway_hosts.host as hosts_module
 import numpy as np
 import pytest
 from guideway.api import (
@@ -372,6 +374,72 @@ def test_who_is_slow_in_a_call_of_many_fails_alone() -> None:
     host = Host(Batched, limits=Limits(step_seconds=0.1, wall_factor=1000))
     result = assert_alone_ends(host, replace(GOOD, constraint=SLOW), GOOD)
     assert "grammar.batched failed in accept: LimitExceeded: it took " in str(result.error)
+
+
+def served(home: Literal["inline", "process"], num_requests: int, seed: int | None, ends_at: int | None = None) -> Any:
+    """Return the tokens of requests that run four at a time, in hosts of which one ends in a step, the commands to
+    hosts, and the number of steps. `seed` draws what else happens; None: nothing, and no output is closed."""
+    rng, host, commands = random.Random(seed), FakeHost(VOCABULARY, NumpyDevice("cpu")), list[Any]()
+    strategies = [Plugins().load("grammar", "reference")]
+    plan = RuntimePlan(context=host.runtime.context, strategies=strategies, grammar_host=home)
+    host.runtime.close()
+    host.runtime = plan.build()
+    send = hosts_module.Host.send
+
+    def record(there: Any, *command: Any, **options: Any) -> None:
+        commands.append(command[2] if command[:1] == ("call",) else command[0] if command else "")
+        send(there, *command, **options)
+
+    left, found, num_steps = list(range(num_requests)), dict[int, Any](), 0
+    running: dict[int, int] = {}
+    with patch.object(hosts_module.Host, "send", record):
+        while left or host.tokens:
+            for slot in [slot for slot in range(4) if slot not in host.tokens and left]:
+                running[slot] = number = left.pop(0)
+                constraint = Regex(["[a-z]{3,90}(xy)", "([a-p]{2,4}[q-y])*z"][number % 2])
+                closes = seed is not None and number % 4 == 0
+                params = SamplingParams(
+                    constraint=constraint, temperature=1.0, seed=number, max_tokens=8 + 5 * number, close=closes
+                )
+                host.join(slot, Request(request_id=str(number), prompt_token_ids=tuple(PROMPT), params=params))
+            slots, paused = list(host.tokens), dict[int, Any]()
+            acts = [] if seed is None else ["read", "rebuild", "pause", "validate", "reverse"]
+            match rng.choice([*[""] * 12, *acts]):
+                case "read":
+                    host.runtime.journal(slots[0])
+                case "rebuild":
+                    host.runtime.rebuild(slots[0])
+                case "validate":
+                    host.runtime.validate(slots[-1], (1, 2))
+                case "pause" if len(slots) > 1:
+                    paused = {slots[1]: host.tokens.pop(slots[1])}
+                case "reverse":
+                    host.tokens = dict(reversed(host.tokens.items()))
+            if rng.random() < 0.7:
+                host.runtime.foresee(dict.fromkeys(host.tokens, ()))
+            if num_steps == ends_at and home == "process":
+                matchers = next(iter(host.runtime._strategies.values()))._matchers  # type: ignore[attr-defined]
+                os.kill(matchers.common.host.pid, signal.SIGKILL)
+            host.step()
+            num_steps += 1
+            host.tokens |= paused
+            for slot in list(host.results):
+                found[running[slot]] = host.results.pop(slot).token_ids
+    host.runtime.close()
+    return found, commands, num_steps
+
+
+@given(seed=st.integers(0, 1000), ends_at=st.none() | st.integers(0, 30))
+@settings(max_examples=examples(24), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_sequences_in_hosts_leave_and_join_without_a_change_of_tokens(seed: int, ends_at: int | None) -> None:
+    assert served("inline", 10, seed)[0] == served("process", 10, seed, ends_at)[0]
+
+
+def test_hosts_are_told_only_what_changes_in_a_batch() -> None:
+    found, commands, num_steps = served("process", 10, None)
+    assert found == served("inline", 10, None)[0]
+    assert commands.count("step") == 1, "the first"
+    assert commands.count("again") + commands.count("") == num_steps - 1
 
 
 @pytest.mark.parametrize("ends", [False, True])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,9 +18,12 @@ from guideway.runtime.work.expiring import Expiring
 from numpy.typing import NDArray
 
 from guideway_hosts.codec import encode, pack
-from guideway_hosts.room import Remote, Source
+from guideway_hosts.room import LIVING, Remote, Source
 
-__all__ = ["Filled", "Group", "HostedGrammar", "HostedMatcher", "Refused", "Rows"]
+__all__ = ["NOBODY", "Filled", "Group", "HostedGrammar", "HostedMatcher", "Refused", "Rows"]
+
+NOBODY = -1
+"""The number at a place of a group that no matcher has."""
 
 
 class Refused:
@@ -71,31 +74,57 @@ class Rows:
             if self.block is block:  # otherwise another command may have overwritten it
                 return allowed
 
-    def allow(self, token_ids: NDArray[np.integer[Any]]) -> bool:
-        """Return whether each mask allows its token."""
+    def allow(self, rows: NDArray[np.intp], token_ids: NDArray[np.integer[Any]]) -> bool:
+        """Return whether the masks at `rows` allow their tokens."""
         block, words = self.block, token_ids // BITS_PER_WORD
         if not 0 <= int(words.min()) <= int(words.max()) < block.shape[1]:
             return False
-        return bool((block[np.arange(len(words)), words] >> token_ids % BITS_PER_WORD & 1).all())
+        return bool((block[rows, words] >> token_ids % BITS_PER_WORD & 1).all())
 
 
 class Group:
-    """The matchers of a step that go on together: each accepts one token between two steps.
+    """The matchers of a step that go on together: each accepts one token between two steps. Each has a place, at which
+    the step has its mask.
 
-    A matcher leaves with its first call of its own, which breaks the group. Only then it is told the tokens.
+    A matcher leaves with its first call of its own. Only then it is told the tokens. Others may join in its place.
     """
 
-    def __init__(self, rows: Rows, matchers: Sequence[HostedMatcher]) -> None:
-        self.rows: Rows | None = rows
-        """Their masks in their order; None: the masks of their states are unknown."""
+    def __init__(self) -> None:
+        self.rows: Rows | None = None
+        """Their masks, by place; None: the masks of their states are unknown."""
         self.log: list[NDArray[np.int32]] = []
-        """The tokens that they accepted together: one of each matcher."""
-        self.is_whole = True
-        """False after a matcher has left."""
-        self.stop_token_ids: frozenset[int] = frozenset().union(*{each.stop_token_ids for each in matchers})
+        """The tokens that they accepted together, by place."""
+        self.numbers: list[int] = []
+        """The number of the matcher at each place; `NOBODY` at a free one."""
+        self.is_told = True
+        """False while their host does not know the last tokens."""
+        self.stop_token_ids: frozenset[int] = frozenset()
         """The stop tokens of all matchers."""
-        for place, matcher in enumerate(matchers):
+
+    def join(self, matchers: Mapping[int, HostedMatcher]) -> None:
+        """Let matchers join at these places, which are free or new, and have the masks there."""
+        self.numbers += [NOBODY] * (1 + max(matchers, default=-1) - len(self.numbers))
+        self.stop_token_ids = self.stop_token_ids.union(*{each.stop_token_ids for each in matchers.values()})
+        for place, matcher in matchers.items():
             matcher.join(self, place)
+            self.numbers[place] = matcher.number
+
+    def keep(self, numbers: Collection[int]) -> None:
+        """Let the matchers leave that have none of these numbers."""
+        for place, number in enumerate(self.numbers):
+            if number != NOBODY and number not in numbers:
+                matcher = LIVING.get(number)
+                if isinstance(matcher, HostedMatcher):
+                    matcher.leave()
+                self.numbers[place] = NOBODY
+
+    def settle(self) -> None:
+        """Tell all matchers the tokens, so that the log does not grow with the outputs."""
+        for matcher in map(LIVING.get, self.numbers):
+            if isinstance(matcher, HostedMatcher):
+                matcher.catch_up()
+                matcher.num_known = 0
+        self.log.clear()
 
 
 @dataclass(slots=True)
@@ -182,13 +211,15 @@ class HostedMatcher(Remote, Matcher):
         """The next drafts, each followed by a mask."""
         self._group: Group | None = None
         """The group that it is in, which then has its masks and its last tokens, at `_at`."""
+        self.num_known = 0
+        """Tokens in the group's log that it knows, or that were accepted before it joined."""
 
     # Answered from the masks
 
     def accept(self, token_ids: Sequence[int]) -> int:
         if not token_ids:
             return 0
-        self._leave()
+        self.leave()
         if self.ends:
             self.end = self.ends[min(len(token_ids), len(self.ends)) - 1]
         forced, self.ends, self.forced = self.forced or (), (), None
@@ -210,7 +241,7 @@ class HostedMatcher(Remote, Matcher):
 
     def advance(self, token_id: int) -> int:
         """Accept one token like `accept`, in half the time if the mask is known and there are no drafts."""
-        self._leave()
+        self.leave()
         rows = self._rows
         if rows is None or self._drafts or self.ends or self.is_terminated() or not rows.allows(self._at, token_id):
             return self.accept((token_id,))
@@ -220,11 +251,11 @@ class HostedMatcher(Remote, Matcher):
         return 1
 
     def is_terminated(self) -> bool:
-        self._leave()
+        self.leave()
         return bool(self._accepted) and self._accepted[-1] in self.stop_token_ids
 
     def rollback(self, num_tokens: int) -> None:
-        self._leave()
+        self.leave()
         if not 0 <= num_tokens <= len(self._accepted):
             raise ValueError(f"{num_tokens} tokens cannot be rolled back: {len(self._accepted)} were accepted")
         if num_tokens > len(self._to_accept):
@@ -236,7 +267,7 @@ class HostedMatcher(Remote, Matcher):
             self._rows = self.forced = None
 
     def fork(self) -> Matcher:
-        self._leave()
+        self.leave()
         child = HostedMatcher(self._home, self.grammar, self.stop_token_ids, list(self._accepted))
         child._rows, child._at, child._drafts = self._rows, self._at, self._drafts
         child.budget, child.end, child.ends = self.budget, self.end, self.ends
@@ -264,36 +295,48 @@ class HostedMatcher(Remote, Matcher):
         """True if its state has changed since the last command."""
         return bool(self._to_accept) or self.born_in < 0
 
+    def place_in(self, group: Group) -> int | None:
+        """Return its place in a group; None if it is not there."""
+        return self._at if self._group is group else None
+
     def join(self, group: Group, place: int) -> None:
         """Join a group, which has the mask of the current state at this place. There are no drafts."""
-        self._leave()
-        self._group, self._at, self._drafts = group, place, ()
+        self.leave()
+        self._group, self._at, self._drafts, self.num_known = group, place, (), len(group.log)
         self.first_closed, self.ends, self.deaths = None, (), 0
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
         """Leave the group."""
         if (group := self._group) is not None:
-            self._accepted += [int(token_ids[self._at]) for token_ids in group.log]
-            self._rows, self._group, group.is_whole = group.rows, None, False
+            self.catch_up()
+            if not group.is_told:
+                self._to_accept.append(self._accepted[-1])
+            self._rows, self._group, group.numbers[self._at] = group.rows, None, NOBODY
+
+    def catch_up(self) -> None:
+        """Add the tokens that it accepted with its group."""
+        assert self._group is not None
+        self._accepted += [token_ids.item(self._at) for token_ids in self._group.log[self.num_known :]]
+        self.num_known = len(self._group.log)
 
     def take_changes(self) -> Sequence[int]:
-        self._leave()
+        self.leave()
         changes, self._to_accept = self._to_accept, []
         return changes
 
     def history(self) -> tuple[list[Any], int]:
-        self._leave()
+        self.leave()
         stops = list(self.stop_token_ids)
         return [stops, list(self._accepted), pack(self.budget), encode(self.end)], len(self._accepted)
 
     def fail(self, is_new: bool) -> None:
         self.move()  # it may be in any state
-        self._leave()
+        self.leave()
         self._rows = None
 
     def take(self, rows: Rows, first: int, draft_token_ids: tuple[int, ...] = ()) -> None:
         """Set the masks of the current state and of the states after each draft."""
-        self._leave()
+        self.leave()
         self._rows, self._at, self._drafts = rows, first, draft_token_ids
         self.deaths = 0
 

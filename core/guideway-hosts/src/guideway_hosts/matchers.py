@@ -20,7 +20,7 @@ from guideway_hosts.codec import encode
 from guideway_hosts.deaths import isolate, retry
 from guideway_hosts.fork_server import ForkServer
 from guideway_hosts.host import Allowed, Host, HostDied
-from guideway_hosts.matcher import Filled, Group, HostedGrammar, HostedMatcher, Refused, Rows
+from guideway_hosts.matcher import NOBODY, Filled, Group, HostedGrammar, HostedMatcher, Refused, Rows
 from guideway_hosts.messages import MAX_ROWS, Job
 from guideway_hosts.room import LIVING, SECONDS_PER_TOKEN, Call, Room
 
@@ -37,6 +37,9 @@ STARTS_WITHIN = 0.002
 
 HURRIED = Allowed(2e-4, 2e-4)
 """The wait for sequences that are known to be slow."""
+
+MOST_STEPS = 256
+"""Steps after which a group tells its matchers their tokens."""
 
 NOW = Allowed(0.0)
 """No wait: an answer is taken if it has arrived."""
@@ -66,8 +69,7 @@ class Step(Call):
         *,
         is_ahead: bool = False,
     ) -> None:
-        share = min(MOST_TOGETHER, 1 + (len(jobs) - 1) / 8)  # after that each is filled alone, which shows the slow one
-        super().__init__("step", matchers_of(jobs), search_seconds, seconds, share)
+        super().__init__("step", matchers_of(jobs), search_seconds, seconds, share_of(jobs))
         self._fills = [(job.draft_token_ids, limits[i] if limits else 0) for i, job in enumerate(jobs)]
         self.is_ahead = is_ahead
         """Also False after a step has lost its patience with it."""
@@ -80,25 +82,64 @@ class Step(Call):
         self.group: Group | None = None
         """Its matchers, after they have taken their rows."""
         self.token_ids: NDArray[np.int32] | None = None
-        """The token that each matcher has accepted since the last step, which was this one too."""
+        """The token that each matcher has accepted since the last step, which was this one too, by place."""
+        self._removed: list[int] = []
+        """The places of matchers that have left since the last step."""
+        self._added: dict[int, HostedMatcher] = {}
+        """The matchers that join with this step, by place."""
+        self._places: dict[int, int] = {}
+        """Their places, by number."""
         self._born_in = -1
         """The number of the host that has the jobs."""
 
-    def can_go_on(self, matchers: Sequence[HostedMatcher], token_ids: NDArray[np.integer[Any]]) -> bool:
-        """Return whether these are the step's matchers, whose masks allow these tokens, which end none of them."""
+    def go_on(self, matchers: Sequence[HostedMatcher], token_ids: NDArray[np.integer[Any]]) -> bool:
+        """Let each of these matchers accept one more token, and become the next step. Others leave. Return False, and
+        do nothing, unless they are matchers of the step, whose masks allow these tokens, which end none of them."""
         group = self.group
-        if group is None or not group.is_whole or [each.number for each in matchers] != self.numbers:
+        if group is None or not group.is_told or not group.stop_token_ids.isdisjoint(token_ids.tolist()):
             return False
-        return group.stop_token_ids.isdisjoint(token_ids.tolist()) and self.rows.allow(token_ids)
+        found = [each.place_in(group) for each in matchers]
+        places = np.array([place for place in found if place is not None], dtype=np.intp)
+        if len(places) != len(found) or not self.rows.allow(places, token_ids):
+            return False
+        if len(places) != len(group.numbers) - group.numbers.count(NOBODY):
+            group.keep({each.number for each in matchers})
+        self.token_ids = np.zeros(len(group.numbers), dtype=np.int32)
+        self.token_ids[places] = token_ids
+        self.rows, self.is_ahead = Rows(self.rows.block), True
+        group.is_told = False
+        group.log.append(self.token_ids)
+        group.rows = None
+        if len(group.log) >= MOST_STEPS:
+            group.settle()
+        return True
 
-    def go_on(self, token_ids: NDArray[np.integer[Any]]) -> None:
-        """Let each matcher accept one more token, and become the next step."""
-        assert self.group is not None
-        if self.token_ids is None:
-            self.jobs = [Job(number, None) for number in self.numbers]
-        self.token_ids, self.rows, self.is_ahead = token_ids.astype(np.int32), Rows(self.rows.block), True
-        self.group.log.append(self.token_ids)
-        self.group.rows = None
+    @property
+    def is_whole(self) -> bool:
+        """True if no matcher has left since the last step."""
+        return self.group is not None and self.group.numbers == self.numbers
+
+    def change(self, jobs: Sequence[FillJob]) -> bool:
+        """Let the step, which has gone on and was not sent, be for these jobs: for those of its matchers that stay, and
+        others that join. Return False, and do nothing, if that is not possible."""
+        group, matchers = self.group, matchers_of(jobs)
+        if group is None or group.is_told or any(job.draft_token_ids for job in jobs):
+            return False
+        joining = [each for each in matchers if each.place_in(group) is None]
+        if len(joining) == len(matchers) or len(matchers) > MAX_ROWS:
+            return False
+        group.keep({each.number for each in matchers})
+        self._removed = [i for i, (old, new) in enumerate(zip(self.numbers, group.numbers, strict=True)) if old != new]
+        free = [place for place, number in enumerate(group.numbers) if number == NOBODY]
+        free += range(len(group.numbers), len(group.numbers) + max(0, len(joining) - len(free)))
+        self._added = dict(zip(free, joining, strict=False))
+        self._places = {each.number: place for place, each in self._added.items()}
+        self.numbers = [*group.numbers, *[NOBODY] * (1 + max(self._added, default=-1) - len(group.numbers))]
+        for place, each in self._added.items():
+            self.numbers[place] = each.number
+        self.sources = {each.number: each.source for each in matchers}
+        self.share = share_of(jobs)
+        return True
 
     def enter(self, room: Room) -> None:
         assert room.host is not None
@@ -108,13 +149,20 @@ class Step(Call):
         self._born_in = room.number
         if self.token_ids is None:
             self.jobs = [room.job(each, *fill) for each, fill in zip(self.objects, self._fills, strict=True)]
+        else:
+            self.jobs = [Job(number, None) for number in self.numbers]
+            for place, each in self._added.items():
+                self.jobs[place] = room.job(each)
 
     def send(self, host: Host, name: str, news: Sequence[tuple[str, int]]) -> None:
         if self.token_ids is None:
             super().send(host, name, news)
-        else:
-            host.masks.write_tokens(self.token_ids)
-            host.send(*(("again", news) if news else ()))
+            return
+        assert self.group is not None
+        removed, added = self._removed, [(place, self.jobs[place]) for place in self._added]
+        self._removed, self._added, self.group.is_told = [], {}, True
+        host.masks.write_tokens(self.token_ids)
+        host.send(*(("again", news, removed, added) if news or removed or added else ()))
 
     def read(self, answer: Any, data: bytes | None) -> None:
         first, block, num_jobs = 0, self.rows.block, len(self.jobs)
@@ -138,21 +186,35 @@ class Step(Call):
                 matcher.forced = filled.drafts
 
     def is_about(self, jobs: Sequence[FillJob]) -> bool:
-        """Return whether the call is for these jobs, in this order, and no others: for their matchers in their present
-        states, without drafts."""
-        matchers = matchers_of(jobs)
-        if [each.number for each in matchers] != self.numbers or any(job.draft_token_ids for job in jobs):
-            return False
-        return not any(each.has_changed for each in matchers) if self.group is None else self.group.is_whole
+        """Return whether the call is for these jobs, and perhaps others: for their matchers in their present states,
+        without drafts."""
+        return not any(job.draft_token_ids for job in jobs) and None not in self._places_of(matchers_of(jobs))
 
     def give(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> None:
         """Set the rows of the jobs, which the call `is_about`, from its plain answer."""
-        places = [job.first_row for job in jobs]
-        first, end = places[0], places[0] + len(places)
-        bitmask[slice(first, end) if places == list(range(first, end)) else places] = self.rows.block
+        rows, matchers = [job.first_row for job in jobs], matchers_of(jobs)
+        places = [place for place in self._places_of(matchers) if place is not None]
+        first, end = rows[0], rows[0] + len(rows)
+        block = self.rows.block if places == list(range(len(self.rows.block))) else self.rows.block[places]
+        bitmask[slice(first, end) if rows == list(range(first, end)) else rows] = block
         if self.group is None:
-            self.group = Group(self.rows, matchers_of(jobs))
-        self.group.rows = self.rows
+            self.group = Group()
+        group = self.group
+        group.rows = self.rows
+        pairs = zip(places, matchers, strict=True)
+        group.join({place: each for place, each in pairs if each.place_in(group) is None})
+        self._places = {}
+
+    def _places_of(self, matchers: Sequence[HostedMatcher]) -> list[int | None]:
+        """Return the place of each matcher; None if the call is not about its present state."""
+        if self.group is None:
+            is_same = [each.number for each in matchers] == self.numbers
+            return [i if is_same and not each.has_changed else None for i, each in enumerate(matchers)]
+        places = [each.place_in(self.group) for each in matchers]
+        for i, each in enumerate(matchers) if None in places else ():
+            if places[i] is None and not each.has_changed:
+                places[i] = self._places.get(each.number)
+        return places
 
 
 def _read(found: Any, drafts: tuple[int, ...], num_forced: int, rows: Rows, first: int) -> Filled:
@@ -168,6 +230,11 @@ def _read(found: Any, drafts: tuple[int, ...], num_forced: int, rows: Rows, firs
         raise ValueError(f"{count} drafts accepted of {len(drafts)}")
     first_closed = None if closed is None else int(closed)
     return Filled(rows, first, drafts, count, first_closed, [Record.from_json(record) for record in records])
+
+
+def share_of(jobs: Sequence[FillJob]) -> float:
+    """Return `Call.share` of a step. After that time each job is filled alone, which shows the slow one."""
+    return min(MOST_TOGETHER, 1 + (len(jobs) - 1) / 8)
 
 
 class MatcherRoom(Room):
@@ -198,15 +265,21 @@ class MatcherRoom(Room):
         super().lose()
 
     def advance(self, matchers: Sequence[HostedMatcher], token_ids: NDArray[np.integer[Any]]) -> bool:
-        """Accept one token of each matcher, and send the next step ahead, as nothing but the tokens. Return False, and
-        do nothing, unless these are the matchers of the last step, and their masks allow the tokens. Raises `HostDied`,
-        after which the tokens are accepted too."""
+        """Accept one token of each matcher. If these are all matchers of the last step, send the next step ahead, as
+        nothing but the tokens; if some have left, others may join, so wait for `next_step`. Return False, and do
+        nothing, unless the matchers are in the last step, and their masks allow the tokens. Raises `HostDied`, after
+        which the tokens are accepted too."""
         last, host = self.last, self.host
-        if last is None or host is None or not host.alive or not last.can_go_on(matchers, token_ids):
+        if last is None or host is None or not host.alive or not last.go_on(matchers, token_ids):
             return False
-        last.go_on(token_ids)
-        self.begin(last)
+        if last.is_whole:
+            self.begin(last)
         return True
+
+    def next_step(self, jobs: Sequence[FillJob]) -> Step | None:
+        """Return the last step, changed to be for these jobs, whose matchers have accepted their tokens; None if it
+        cannot be."""
+        return self.last if self.last is not None and self.last.change(jobs) else None
 
     def begin(self, call: Call) -> None:
         self.last = None
@@ -338,7 +411,9 @@ class MatcherHost:
                         searched.append(limits[i] if limits[i] <= num_left else 0)
                         num_left -= searched[-1]
                     asking = [jobs[i] for i in some]
-                    room.begin(Step(asking, self._limits.fill_seconds, searched, self._search_seconds, is_ahead=True))
+                    step = None if any(searched) else room.next_step(asking)
+                    seconds, searching = self._limits.fill_seconds, self._search_seconds
+                    room.begin(step or Step(asking, seconds, searched, searching, is_ahead=True))
                 except HostDied as died:  # if none can be started, the step's own command says why
                     self._blame(died)
 
@@ -416,7 +491,8 @@ class MatcherHost:
             asking, step = [jobs[i] for i in left], None
             if room.pending is not None or room.is_up(seconds):
                 if room.pending is None:
-                    room.begin(Step(asking[:1] if apart else _fitting(asking), self._limits.fill_seconds))
+                    some = asking[:1] if apart else _fitting(asking)
+                    room.begin(room.next_step(some) or Step(some, self._limits.fill_seconds))
                 step = room.end(patience)
             if step is None:
                 if isinstance(room.pending, Step):

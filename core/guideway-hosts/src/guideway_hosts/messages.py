@@ -2,7 +2,8 @@
 
 A command is a list: its name, and its arguments as `encode` returns them. An answer has a value or an error, and may be
 followed by one frame of bytes. In the usual step both are empty frames: the command to do the last step again, for the
-tokens in the shared memory, and the answer that there is nothing to tell.
+tokens in the shared memory, and the answer that there is nothing to tell. If sequences have left or joined, the command
+names these.
 """
 
 from __future__ import annotations

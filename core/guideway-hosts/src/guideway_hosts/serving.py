@@ -75,22 +75,10 @@ class Server:
         self._filler.settle()
         failures = self._end(name, news)
         jobs = list(map(Job.read, told))
-        ready: dict[int, Any] = {}
         errors: dict[int, BaseException] = {}
-        taken = [0.0] * len(jobs)
         data: bytes | None = None
         more: dict[str, Any] = {}
-        began = time.thread_time()
-        for i, job in enumerate(jobs):
-            self._masks.working_on = job.number
-            try:
-                ready[i] = self._update(name, job)
-            except BaseException as error:
-                errors[i] = error
-            began, before = time.thread_time(), began
-            if job.birth is None:  # a rebuild may take long, so it does not count
-                taken[i] = began - before
-        self._masks.working_on = IDLE
+        ready, taken = self._ready(name, dict(enumerate(jobs)), errors)
         if method == "step":
             found, more = self._filler.step(jobs, ready, errors, taken, given)
             return _answer_of(found, errors, failures, more)
@@ -110,11 +98,40 @@ class Server:
             self._masks.working_on = IDLE
         return _answer_of(found, errors, failures, more), data
 
-    def _again(self, news: Sequence[tuple[str, int]]) -> dict[str, Any] | None:
-        """Do the last step again after each of its matchers accepted one more token."""
-        failures, errors = self._end("", news), dict[int, BaseException]()
-        found, more = self._filler.again(errors)
+    def _again(
+        self,
+        news: Sequence[tuple[str, int]],
+        removed: Sequence[int] = (),
+        added: Sequence[tuple[int, Sequence[Any]]] = (),
+    ) -> dict[str, Any] | None:
+        """Do the last step again after each of its matchers accepted one more token, without those at the `removed`
+        places and with those of the `added` jobs, by place."""
+        errors = dict[int, BaseException]()
+        self._filler.remove(removed)
+        failures = self._end("", news)
+        jobs = {place: Job.read(told) for place, told in added}
+        ready, taken = self._ready("", jobs, errors) if jobs else ({}, {})
+        found, more = self._filler.again(jobs, ready, errors, taken)
         return _answer_of(found, errors, failures, more)
+
+    def _ready(
+        self, name: str, jobs: Mapping[int, Job], errors: dict[int, BaseException]
+    ) -> tuple[dict[int, Any], dict[int, float]]:
+        """Bring the objects of jobs to the state of the serving process. Return those that are ready, and the seconds
+        that each took, by the place of the job."""
+        ready, taken = dict[int, Any](), dict[int, float]()
+        began = time.thread_time()
+        for i, job in jobs.items():
+            self._masks.working_on = job.number
+            try:
+                ready[i] = self._update(name, job)
+            except BaseException as error:
+                errors[i] = error
+            began, before = time.thread_time(), began
+            if job.birth is None:  # a rebuild may take long, so it does not count
+                taken[i] = began - before
+        self._masks.working_on = IDLE
+        return ready, taken
 
     def _update(self, name: str, job: Job) -> Living:
         """Return a job's object, made if necessary, which has accepted the job's tokens."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,6 +26,9 @@ from guideway_hosts.messages import IDLE, Job, SharedMasks
 __all__ = ["Filler", "LivingMatcher"]
 
 REFUSED = "it refused a token that its own mask allowed"
+
+MOST_STEPS = 256
+"""Steps after which all closers are told their tokens, so that the log does not grow with the outputs."""
 
 APART = 8
 """Steps for which jobs are filled one by one after a slow batch, to find the slow one."""
@@ -95,20 +98,26 @@ class _Batch:
 class _Step:
     """The jobs of a step, and by their places the matchers and fills that are ready."""
 
-    jobs: Sequence[Job]
-    ready: Mapping[int, LivingMatcher]
-    fills: Mapping[int, FillJob]
-    drafts: Sequence[Sequence[int]]
+    jobs: list[Job]
+    ready: dict[int, LivingMatcher]
+    fills: dict[int, FillJob]
+    drafts: list[Sequence[int]]
     """The drafts of each job."""
     block: Bitmask
     """The rows, with a guard before and after them."""
     apart: bool = False
     """True if each of `batches` has one job."""
     batches: Sequence[_Batch] = ()
+    num_again: int = 0
+    """Later steps, in which each matcher accepted one token."""
     log: list[NDArray[np.int32]] = field(default_factory=list)
-    """The tokens of each later step that the closers do not know yet, one of each matcher."""
-    num_left: int = 0
-    """Later steps in which closing certainly has nothing to do."""
+    """The tokens of the last ones, by place, that not all closers know."""
+    told: dict[int, int] = field(default_factory=dict)
+    """By place the later steps whose tokens the closer knows, or that were before it."""
+    closes_at: dict[int, int] = field(default_factory=dict)
+    """By place the later steps before which closing certainly has nothing to do; 0 if it is not there."""
+    closes_first: int = 0
+    """The least of them."""
 
 
 class Filler:
@@ -127,7 +136,7 @@ class Filler:
         jobs: Sequence[Job],
         ready: Mapping[int, LivingMatcher],
         errors: dict[int, BaseException],
-        taken: list[float],
+        taken: Mapping[int, float],
         search_seconds: float | None,
     ) -> tuple[list[Any] | None, dict[str, Any]]:
         """Fill the rows of the `ready` matchers, by the place of their jobs.
@@ -149,49 +158,91 @@ class Filler:
                 if i not in errors:
                     fills[i] = FillJob(living.matcher, drafts[i], first)
             first += 1 + len(drafts[i])
-        self._last = last = _Step(jobs, ready, fills, drafts, masks.rows[: first + 1])
+        self._last = last = _Step(list(jobs), dict(ready), fills, drafts, masks.rows[: first + 1])
         last.block[0] = last.block[-1] = GUARD
         self._group()
         return self._fill(errors, taken, None)
 
-    def again(self, errors: dict[int, BaseException]) -> tuple[list[Any] | None, dict[str, Any]]:
-        """Do the last step, which was plain, for the next tokens in the shared memory, one of each matcher."""
+    def remove(self, places: Sequence[int]) -> None:
+        """Take the matchers at these places out of the last step."""
+        last = self._last
+        for place in places:
+            self._settle_one(place)
+            last.ready.pop(place, None)
+            last.fills.pop(place, None)
+            last.closes_at.pop(place, None)
+        if places:
+            last.batches = ()
+
+    def again(
+        self,
+        jobs: Mapping[int, Job],
+        ready: Mapping[int, LivingMatcher],
+        errors: dict[int, BaseException],
+        taken: Mapping[int, float],
+    ) -> tuple[list[Any] | None, dict[str, Any]]:
+        """Do the last step, which was plain, for the next tokens in the shared memory, one of each of its matchers, and
+        for the jobs that join it, by place."""
         last = self._last
         token_ids = self._masks.read_tokens(len(last.jobs))
         last.log.append(token_ids)
-        if last.num_left <= 0:
-            self.settle()
-            closers = [living.closer for living in last.ready.values() if living.closer is not None]
-            last.num_left = min([closer.num_free for closer in closers], default=1 << 31)
-        if last.apart != bool(self._apart):
+        last.num_again += 1
+        for place, job in jobs.items():
+            if place == len(last.jobs):
+                last.jobs.append(job)
+                last.drafts.append(())
+            last.jobs[place] = job
+            if place in ready:
+                last.ready[place], last.told[place] = ready[place], last.num_again
+                last.fills[place] = FillJob(ready[place].matcher, (), 1 + place)
+                last.closes_first = 0
+        if len(last.block) < 2 + len(last.jobs):
+            last.block = self._masks.rows[: 2 + len(last.jobs)]
+            last.block[-1] = GUARD
+        if jobs or not last.batches or last.apart != bool(self._apart):
             self._group()
-        return self._fill(errors, [0.0] * len(last.jobs), token_ids)
+        if len(last.log) >= MOST_STEPS:
+            self.settle()
+        return self._fill(errors, taken, token_ids, jobs)
 
     def settle(self) -> None:
         """Let the closers accept the tokens of `again`, before anything else is done with their matchers."""
         last = self._last
-        if last.log:
-            for living, column in zip(last.ready.values(), np.stack(last.log, axis=1).tolist(), strict=True):
-                if living.closer is not None:
-                    living.closer.accept(column)
-            last.log.clear()
+        for place in last.ready if last.log else ():
+            self._settle_one(place)
+        last.log.clear()
+
+    def _settle_one(self, place: int) -> None:
+        """Let the closer at a place accept the tokens of `again`."""
+        last = self._last
+        if (living := last.ready.get(place)) is not None and living.closer is not None:
+            known = last.told.get(place, 0) - (last.num_again - len(last.log))
+            living.closer.accept([token_ids.item(place) for token_ids in last.log[known:]])
+            last.told[place] = last.num_again
 
     def _fill(
-        self, errors: dict[int, BaseException], taken: list[float], token_ids: NDArray[np.int32] | None
+        self,
+        errors: dict[int, BaseException],
+        given: Mapping[int, float],
+        token_ids: NDArray[np.int32] | None,
+        joining: Collection[int] = (),
     ) -> tuple[list[Any] | None, dict[str, Any]]:
-        """Fill the rows of `_last`, after its matchers accepted `token_ids`, one each. Returns what `step` does."""
+        """Fill the rows of `_last`, after its matchers accepted `token_ids`, by place, except those `joining` it.
+        Returns what `step` does. `given` are the seconds of jobs until now."""
         masks, last = self._masks, self._last
-        counts = [0] * len(last.jobs)
+        counts, taken = [0] * len(last.jobs), [given.get(i, 0.0) for i in range(len(last.jobs))]
         for batch in last.batches:
             places, alone = batch.places, len(batch.places) == 1
             masks.working_on = last.jobs[places[0]].number if alone else IDLE
             clock = time.thread_time if alone else time.process_time
             began = clock()
             try:
-                if token_ids is not None and alone:
+                moving = [] if token_ids is None else [i for i in places if i not in joining] if joining else places
+                if token_ids is not None and moving and alone:
                     last.ready[places[0]].accept((token_ids.item(places[0]),))
-                elif token_ids is not None:
-                    accepted = advance_matchers(batch.strategy, batch.matchers, token_ids[places])
+                elif token_ids is not None and moving:
+                    matchers = batch.matchers if moving is places else [last.fills[i].matcher for i in moving]
+                    accepted = advance_matchers(batch.strategy, matchers, token_ids[moving])
                     if np.count_nonzero(accepted != 1):
                         raise ConformanceError(REFUSED)
                 filled = fill_between_guards(partial(fill_jobs, batch.strategy), batch.fills, last.block)
@@ -210,8 +261,7 @@ class Filler:
                 if count < 0:
                     silent = ConformanceError("fill returned -1 without setting the job's error")
                     errors[i] = last.fills[i].error or silent
-        closing = {} if last.num_left > 0 else self._close(counts, errors)
-        last.num_left -= 1
+        closing = {} if last.closes_first > last.num_again else self._close(counts, errors)
         masks.working_on = IDLE
         self._apart = max(0, self._apart - 1)
         is_slow = max(taken, default=0.0) > self._late_seconds
@@ -234,7 +284,11 @@ class Filler:
         closing, last = {}, self._last
         for i, fill in last.fills.items():
             closer, matcher = last.ready[i].closer, last.ready[i].matcher
-            if closer is None or i in errors or closer.is_far(1 + counts[i]):
+            if closer is None or i in errors or last.closes_at.get(i, 0) > last.num_again:
+                continue
+            self._settle_one(i)
+            last.closes_at[i] = last.num_again + closer.num_free - counts[i]
+            if closer.is_far(1 + counts[i]):
                 continue
             self._masks.working_on = last.jobs[i].number
             try:
@@ -247,6 +301,8 @@ class Filler:
                 continue
             if first is not None or any(record is not closer.record for record in closer.records):
                 closing[i] = first, [record.to_json() for record in closer.records]
+        closers = [i for i in last.fills if last.ready[i].closer is not None]
+        last.closes_first = min([last.closes_at.get(i, 0) for i in closers], default=1 << 31)
         return closing
 
     @contextmanager
