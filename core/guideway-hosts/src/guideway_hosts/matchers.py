@@ -104,6 +104,8 @@ class Step(Call):
             return False
         if len(places) != len(group.numbers) - group.numbers.count(NOBODY):
             group.keep({each.number for each in matchers})
+        if self.token_ids is None:
+            self.jobs = [Job(number, None) for number in self.numbers]
         self.token_ids = np.zeros(len(group.numbers), dtype=np.int32)
         self.token_ids[places] = token_ids
         self.rows, self.is_ahead = Rows(self.rows.block), True
@@ -130,14 +132,17 @@ class Step(Call):
             return False
         group.keep({each.number for each in matchers})
         self._removed = [i for i, (old, new) in enumerate(zip(self.numbers, group.numbers, strict=True)) if old != new]
+        for place in self._removed:
+            del self.sources[self.numbers[place]]
         free = [place for place, number in enumerate(group.numbers) if number == NOBODY]
         free += range(len(group.numbers), len(group.numbers) + max(0, len(joining) - len(free)))
         self._added = dict(zip(free, joining, strict=False))
         self._places = {each.number: place for place, each in self._added.items()}
-        self.numbers = [*group.numbers, *[NOBODY] * (1 + max(self._added, default=-1) - len(group.numbers))]
+        num_new = max(0, 1 + max(self._added, default=-1) - len(group.numbers))
+        self.numbers = group.numbers + [NOBODY] * num_new
+        self.jobs += [Job(NOBODY, None)] * num_new
         for place, each in self._added.items():
-            self.numbers[place] = each.number
-        self.sources = {each.number: each.source for each in matchers}
+            self.numbers[place], self.sources[each.number] = each.number, each.source
         self.share = share_of(jobs)
         return True
 
@@ -149,10 +154,8 @@ class Step(Call):
         self._born_in = room.number
         if self.token_ids is None:
             self.jobs = [room.job(each, *fill) for each, fill in zip(self.objects, self._fills, strict=True)]
-        else:
-            self.jobs = [Job(number, None) for number in self.numbers]
-            for place, each in self._added.items():
-                self.jobs[place] = room.job(each)
+        for place, each in self._added.items():
+            self.jobs[place] = room.job(each)
 
     def send(self, host: Host, name: str, news: Sequence[tuple[str, int]]) -> None:
         if self.token_ids is None:
@@ -160,6 +163,8 @@ class Step(Call):
             return
         assert self.group is not None
         removed, added = self._removed, [(place, self.jobs[place]) for place in self._added]
+        for place, job in added:
+            self.jobs[place] = Job(job.number, None)
         self._removed, self._added, self.group.is_told = [], {}, True
         host.masks.write_tokens(self.token_ids)
         host.send(*(("again", news, removed, added) if news or removed or added else ()))
@@ -399,10 +404,11 @@ class MatcherHost:
             if self.common.closed:
                 return
             self._searched = self._searched or bool(limits)
+            matchers = matchers_of(jobs)
             for room, some in self._by_room(jobs).items():
                 # answers are taken by a step before these matchers are asked again
-                some = [i for i in some if matcher_of(jobs[i]).answer is None]
-                num_left = MAX_ROWS - sum(1 + len(jobs[i].draft_token_ids) for i in some)
+                some = [i for i in some if matchers[i].answer is None]
+                num_left = MAX_ROWS - sum([1 + len(jobs[i].draft_token_ids) for i in some])
                 try:
                     if not some or room.pending is not None or not room.is_up(None if waits else 0.0) or num_left < 0:
                         continue

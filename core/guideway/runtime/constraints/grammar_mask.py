@@ -306,7 +306,8 @@ class GrammarMask(WorkerMask[GrammarState]):
         for state, token_ids in zip(states, drafts, strict=True):
             if _is_elsewhere(state):
                 home = state.candidate.home
-                jobs.append(FillJob(state.job.matcher, tuple(token_ids)))
+                job = state.job
+                jobs.append(FillJob(job.matcher, tuple(token_ids)) if token_ids or job.draft_token_ids else job)
                 searches = not token_ids and state.forecast is not None and state.forecast.searches()
                 limits.append(self._num_forced if searches else 0)
         if home is not None:
