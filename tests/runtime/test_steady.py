@@ -376,9 +376,12 @@ def test_who_is_slow_in_a_call_of_many_fails_alone() -> None:
     assert "grammar.batched failed in accept: LimitExceeded: it took " in str(result.error)
 
 
-def served(home: Literal["inline", "process"], num_requests: int, seed: int | None, ends_at: int | None = None) -> Any:
-    """Return the tokens of requests that run four at a time, in hosts of which one ends in a step, the commands to
-    hosts, and the number of steps. `seed` draws what else happens; None: nothing, and no output is closed."""
+def served(
+    home: Literal["inline", "process"], seed: int, ends_at: int | None = None, *, acts: Sequence[str] = ()
+) -> Any:
+    """Return the tokens of ten requests that run at most four at a time, in hosts of which one ends in a step, the
+    commands to hosts, and the number of steps. `seed` draws when they start, and which of `acts` happen. Without acts
+    no output is closed."""
     rng, host, commands = random.Random(seed), FakeHost(VOCABULARY, NumpyDevice("cpu")), list[Any]()
     strategies = [Plugins().load("grammar", "reference")]
     plan = RuntimePlan(context=host.runtime.context, strategies=strategies, grammar_host=home)
@@ -390,20 +393,20 @@ def served(home: Literal["inline", "process"], num_requests: int, seed: int | No
         commands.append(command[2] if command[:1] == ("call",) else command[0] if command else "")
         send(there, *command, **options)
 
-    left, found, num_steps = list(range(num_requests)), dict[int, Any](), 0
+    left, found, num_steps = list(range(10)), dict[int, Any](), 0
     running: dict[int, int] = {}
     with patch.object(hosts_module.Host, "send", record):
         while left or host.tokens:
-            for slot in [slot for slot in range(4) if slot not in host.tokens and left]:
+            waits = host.tokens and rng.random() < 0.7  # a slot stays free for some steps
+            for slot in [slot for slot in range(4) if slot not in host.tokens and not waits][: len(left)]:
                 running[slot] = number = left.pop(0)
                 constraint = Regex(["[a-z]{3,90}(xy)", "([a-p]{2,4}[q-y])*z"][number % 2])
-                closes = seed is not None and number % 4 == 0
+                closes = bool(acts) and number % 4 == 0
                 params = SamplingParams(
                     constraint=constraint, temperature=1.0, seed=number, max_tokens=8 + 5 * number, close=closes
                 )
                 host.join(slot, Request(request_id=str(number), prompt_token_ids=tuple(PROMPT), params=params))
             slots, paused = list(host.tokens), dict[int, Any]()
-            acts = [] if seed is None else ["read", "rebuild", "pause", "validate", "reverse"]
             match rng.choice([*[""] * 12, *acts]):
                 case "read":
                     host.runtime.journal(slots[0])
@@ -432,14 +435,16 @@ def served(home: Literal["inline", "process"], num_requests: int, seed: int | No
 @given(seed=st.integers(0, 1000), ends_at=st.none() | st.integers(0, 30))
 @settings(max_examples=examples(24), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_sequences_in_hosts_leave_and_join_without_a_change_of_tokens(seed: int, ends_at: int | None) -> None:
-    assert served("inline", 10, seed)[0] == served("process", 10, seed, ends_at)[0]
+    acts = ["read", "rebuild", "pause", "validate", "reverse"]
+    assert served("inline", seed, acts=acts)[0] == served("process", seed, ends_at, acts=acts)[0]
 
 
 def test_hosts_are_told_only_what_changes_in_a_batch() -> None:
-    found, commands, num_steps = served("process", 10, None)
-    assert found == served("inline", 10, None)[0]
+    found, commands, num_steps = served("process", 3)
+    assert found == served("inline", 3)[0]
     assert commands.count("step") == 1, "the first"
-    assert commands.count("again") + commands.count("") == num_steps - 1
+    num_more = commands.count("again") + commands.count("") - (num_steps - 1)
+    assert 0 <= num_more < 10, "one for each that joins after the others have begun with the next step"
 
 
 @pytest.mark.parametrize("ends", [False, True])

@@ -122,15 +122,20 @@ class Step(Call):
         return self.group is not None and self.group.numbers == self.numbers
 
     def change(self, jobs: Sequence[FillJob]) -> bool:
-        """Let the step, which has gone on and was not sent, be for these jobs: for those of its matchers that stay, and
-        others that join. Return False, and do nothing, if that is not possible."""
+        """Let the step, which has gone on, be for these jobs. If it was not sent: for those of its matchers that stay,
+        and others that join; others leave. If it was answered: for others that join those that have their rows. Return
+        False, and do nothing, if that is not possible."""
         group, matchers = self.group, matchers_of(jobs)
-        if group is None or group.is_told or any(job.draft_token_ids for job in jobs):
+        if group is None or self.token_ids is None or any(job.draft_token_ids for job in jobs):
             return False
         joining = [each for each in matchers if each.place_in(group) is None]
-        if len(joining) == len(matchers) or len(matchers) > MAX_ROWS:
+        num_staying = len(group.numbers) if group.is_told else len(matchers) - len(joining)
+        if not num_staying or (group.is_told and len(joining) < len(matchers)) or num_staying + len(joining) > MAX_ROWS:
             return False
-        group.keep({each.number for each in matchers})
+        if group.is_told:
+            self.rows = Rows(self.rows.block)
+        else:
+            group.keep({each.number for each in matchers})
         self._removed = [i for i, (old, new) in enumerate(zip(self.numbers, group.numbers, strict=True)) if old != new]
         for place in self._removed:
             del self.sources[self.numbers[place]]
@@ -143,7 +148,7 @@ class Step(Call):
         self.jobs += [Job(NOBODY, None)] * num_new
         for place, each in self._added.items():
             self.numbers[place], self.sources[each.number] = each.number, each.source
-        self.share = share_of(jobs)
+        self.share = share_of(self.numbers)
         return True
 
     def enter(self, room: Room) -> None:
@@ -163,11 +168,12 @@ class Step(Call):
             return
         assert self.group is not None
         removed, added = self._removed, [(place, self.jobs[place]) for place in self._added]
+        moves = not self.group.is_told
         for place, job in added:
             self.jobs[place] = Job(job.number, None)
         self._removed, self._added, self.group.is_told = [], {}, True
         host.masks.write_tokens(self.token_ids)
-        host.send(*(("again", news, removed, added) if news or removed or added else ()))
+        host.send(*(("again", news, removed, added, moves) if news or removed or added else ()))
 
     def read(self, answer: Any, data: bytes | None) -> None:
         first, block, num_jobs = 0, self.rows.block, len(self.jobs)
@@ -190,13 +196,16 @@ class Step(Call):
             if job.num_forced and isinstance(matcher, HostedMatcher) and isinstance(filled, Filled):
                 matcher.forced = filled.drafts
 
-    def is_about(self, jobs: Sequence[FillJob]) -> bool:
-        """Return whether the call is for these jobs, and perhaps others: for their matchers in their present states,
-        without drafts."""
-        return not any(job.draft_token_ids for job in jobs) and None not in self._places_of(matchers_of(jobs))
+    def known(self, jobs: Sequence[FillJob]) -> list[int]:
+        """Return the indices of the jobs whose rows its plain answer has: for their matchers in their present states,
+        without drafts. A first step has the rows of all of them, or of none that it can `give`."""
+        places = self._places_of(matchers_of(jobs))
+        if any(job.draft_token_ids for job in jobs) or (self.group is None and None in places):
+            return []
+        return [i for i, place in enumerate(places) if place is not None]
 
     def give(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> None:
-        """Set the rows of the jobs, which the call `is_about`, from its plain answer."""
+        """Set the rows of these jobs, which are `known`, from its plain answer."""
         rows, matchers = [job.first_row for job in jobs], matchers_of(jobs)
         places = [place for place in self._places_of(matchers) if place is not None]
         first, end = rows[0], rows[0] + len(rows)
@@ -209,6 +218,10 @@ class Step(Call):
         pairs = zip(places, matchers, strict=True)
         group.join({place: each for place, each in pairs if each.place_in(group) is None})
         self._places = {}
+
+    def has_rows(self, matcher: HostedMatcher) -> bool:
+        """Return whether a matcher of its group has rows for its present state, so that it needs no answer."""
+        return self.group is not None and self.group.rows is not None and matcher.place_in(self.group) is not None
 
     def _places_of(self, matchers: Sequence[HostedMatcher]) -> list[int | None]:
         """Return the place of each matcher; None if the call is not about its present state."""
@@ -237,7 +250,7 @@ def _read(found: Any, drafts: tuple[int, ...], num_forced: int, rows: Rows, firs
     return Filled(rows, first, drafts, count, first_closed, [Record.from_json(record) for record in records])
 
 
-def share_of(jobs: Sequence[FillJob]) -> float:
+def share_of(jobs: Sequence[object]) -> float:
     """Return `Call.share` of a step. After that time each job is filled alone, which shows the slow one."""
     return min(MOST_TOGETHER, 1 + (len(jobs) - 1) / 8)
 
@@ -508,11 +521,12 @@ class MatcherHost:
                     job.error = Late()
                 return left
             assert isinstance(step, Step)
-            if step.is_plain and room is self.common and step.is_about(asking):
-                accepted[left] = 0
-                step.give(asking, bitmask)
+            if step.is_plain and room is self.common and (known := step.known(asking)):
+                done = [left[i] for i in known]
+                accepted[done] = 0
+                step.give([asking[i] for i in known], bitmask)
                 room.last = step
-                return left
+                return done
             self._deliver(step)
             return ()
 
@@ -563,7 +577,7 @@ class MatcherHost:
         """Give each matcher that still exists its result, and record whether it was late."""
         for i, number in enumerate(step.numbers):
             matcher, slow = LIVING.get(number), i in step.slow
-            if isinstance(matcher, HostedMatcher):
+            if isinstance(matcher, HostedMatcher) and not step.has_rows(matcher):
                 matcher.num_late += slow
                 matcher.answer = step.results[i] if step.results else Filled(step.rows, i)
                 self._judge(matcher.grammar, slow)

@@ -103,15 +103,16 @@ class Server:
         news: Sequence[tuple[str, int]],
         removed: Sequence[int] = (),
         added: Sequence[tuple[int, Sequence[Any]]] = (),
+        moves: bool = True,
     ) -> dict[str, Any] | None:
-        """Do the last step again after each of its matchers accepted one more token, without those at the `removed`
-        places and with those of the `added` jobs, by place."""
+        """Do the last step again after each of its matchers accepted one more token, if it `moves`, without those at
+        the `removed` places and with those of the `added` jobs, by place."""
         errors = dict[int, BaseException]()
         self._filler.remove(removed)
         failures = self._end("", news)
         jobs = {place: Job.read(told) for place, told in added}
         ready, taken = self._ready("", jobs, errors) if jobs else ({}, {})
-        found, more = self._filler.again(jobs, ready, errors, taken)
+        found, more = self._filler.again(jobs, ready, errors, taken, moves=moves)
         return _answer_of(found, errors, failures, more)
 
     def _ready(

@@ -180,13 +180,16 @@ class Filler:
         ready: Mapping[int, LivingMatcher],
         errors: dict[int, BaseException],
         taken: Mapping[int, float],
+        *,
+        moves: bool,
     ) -> tuple[list[Any] | None, dict[str, Any]]:
-        """Do the last step, which was plain, for the next tokens in the shared memory, one of each of its matchers, and
-        for the jobs that join it, by place."""
-        last = self._last
-        token_ids = self._masks.read_tokens(len(last.jobs))
-        last.log.append(token_ids)
-        last.num_again += 1
+        """Do the last step, which was plain, for the jobs that join it, by place, and if it `moves` for the next tokens
+        in the shared memory, one of each of its matchers."""
+        last, token_ids = self._last, None
+        if moves:
+            token_ids = self._masks.read_tokens(len(last.jobs))
+            last.log.append(token_ids)
+            last.num_again += 1
         for place, job in jobs.items():
             if place == len(last.jobs):
                 last.jobs.append(job)
