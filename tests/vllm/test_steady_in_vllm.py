@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from guideway_hosts.host import Host
 from guideway_vllm.core import Pending
 
 from tests.vllm.conftest import USES_V2
@@ -69,3 +70,21 @@ def test_tokens_are_those_of_a_request_alone(
     if not drafts:  # else steps of one token each are rare
         assert together[0] > 50
         assert dropped[0] > 3
+
+
+def test_a_request_that_starts_is_sent_to_the_host_with_the_others(
+    start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the forward pass, in the command for the next step of the batch that it joins."""
+    llm, joined = start({**INLINE, "grammar_host": "process"}, max_num_seqs=2), [0]
+    send = Host.send
+
+    def record(host: Host, *command: Any, **options: Any) -> None:
+        if command[:1] == ("again",) and command[4]:  # the next step
+            joined[0] += len(command[3])
+        send(host, *command, **options)
+
+    run(llm, [Job("schema", 0)])  # the grammar is loaded, so that no row is late
+    monkeypatch.setattr(Host, "send", record)
+    run(llm, [Job("schema", 0), *[Job("schema", i % 3, at=8) for i in range(7)]])  # one of two ends, and one starts
+    assert joined[0] > 0

@@ -229,17 +229,19 @@ class Core:
     # Steps
 
     def foresee(self, request_ids: Iterable[str], drafts: Mapping[str, list[int]]) -> None:
-        """Start filling the masks of these requests for the next `prepare`, which may include others."""
+        """Start filling the masks of these requests, which are sampled, for the next `prepare`."""
         if not self.runtime.foresees:
             return
-        states = ((request_id, self._states.get(request_id)) for request_id in request_ids)
-        self.runtime.foresee(
-            {
-                state.slot: _real(drafts.get(request_id, ()))
-                for request_id, state in states
-                if state is not None and state.slot is not None and not state.sits_out
-            }
-        )
+        scheduled, found = list(request_ids), dict[int, list[int]]()
+        with self.runtime.clock.prepare:
+            for request_id in scheduled:
+                if (state := self._states.get(request_id)) is None:
+                    continue
+                if state.slot is None and state.fault is None:  # now, so that hosts get it with the others
+                    self._begin(state, scheduled)
+                if state.slot is not None and not state.sits_out:
+                    found[state.slot] = _real(drafts.get(request_id, ()))
+        self.runtime.foresee(found)
 
     def prepare(
         self, requests: Mapping[str, Any], request_ids: list[str], drafts: Mapping[str, list[int]]
@@ -273,13 +275,14 @@ class Core:
             None if ahead is None else [ahead[i] for i in running],
         )
         step = step or self.runtime.prepare(batch)
-        late = [i for i in running if self._is_late(states[i])]
+        steady = self.runtime.is_steady and len(running) == len(states) and not any(state.fault for state in states)
+        late = [] if steady else [i for i in running if self._is_late(states[i])]
         void = [*late, *(i for i, state in enumerate(states) if state.sits_out)]
         place = _rows_of(running, starts)
         rows, bitmask = np.empty(0, dtype=np.int32), np.empty((0, self._words), dtype=np.int32)
         if (payload := self.runtime.bitmask(step)) is not None:
             rows, bitmask = place[payload.rows], payload.arrays["bitmask"]
-        faulty = {i for i, state in enumerate(states) if self._fault(state) is not None}
+        faulty = set[int]() if steady else {i for i, state in enumerate(states) if self._fault(state) is not None}
         faulty.update(void)
         for i in faulty:  # tokens of this step are not final: allow only stop tokens
             rows, bitmask = _replace_masks(rows, bitmask, _rows_of([i], starts), self._closing_mask(states[i]))
@@ -289,7 +292,7 @@ class Core:
             if chosen := [(j, i) for j, i in healthy if states[i].draws is draws]:
                 some, its_rows = select(step, [j for j, _ in chosen])
                 pending.parts.append((Part(some, place[its_rows], draws), [i for _, i in chosen]))
-        if self.runtime.is_steady and not pending.parts and not faulty and len(running) == len(states):
+        if steady and not pending.parts:
             pending.batch = batch
         self._last = pending
         self._running.append(pending)

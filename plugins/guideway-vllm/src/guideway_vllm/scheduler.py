@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import wait
 from functools import cache, partial
 from typing import Any
@@ -74,7 +74,7 @@ class GuestScheduler:
         moment: in a single process vLLM would call again at once and take processor time from the hosts."""
         output = super().schedule(*args, **kwargs)  # type: ignore[misc]
         if self.guest is not None and not output.pending_structured_output_tokens:
-            self.guest.foresee(output.num_scheduled_tokens, output.scheduled_spec_decode_tokens)
+            self.guest.foresee(self._sampled(output.num_scheduled_tokens), output.scheduled_spec_decode_tokens)
         idle = not self.running and not output.total_num_scheduled_tokens
         if idle and self._may_rest and self.guest is not None and self.guest.only_waits():
             time.sleep(RESTS)
@@ -133,6 +133,13 @@ class GuestScheduler:
             request = self.requests[request_id]
             if len(run) > len(request.spec_token_ids):
                 request.spec_token_ids = list(run)
+
+    def _sampled(self, request_ids: Iterable[str]) -> Iterator[str]:
+        """Return the constrained ones of these scheduled requests that are sampled in the step."""
+        for request_id in request_ids:
+            request = self.requests.get(request_id)
+            if request is not None and request.use_structured_output and not request.is_prefill_chunk:
+                yield request_id
 
     def _rooms(self, request_ids: Iterable[str]) -> dict[str, int]:
         """Return by request how many forced tokens it may have in the next step, for constrained ones that decode."""
