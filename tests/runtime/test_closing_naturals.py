@@ -456,6 +456,21 @@ def test_any_of_several_tags_in_a_tag_may_be_the_models_own(cls: type[GrammarStr
         assert write(cls, constraint, wanted, more=more)[1:] == (wanted, "stop")
 
 
+@pytest.mark.parametrize("name", ["qwen_3_coder", "mimo"])
+@pytest.mark.parametrize("choice", ["required", "named"])
+@example(arguments={"city": "Oslo, Norway", "unit": "celsius"}, more=4)
+@given(arguments=st.dictionaries(st.sampled_from(["city", "unit"]), texts, max_size=2), more=st.integers(0, 8))
+@settings(max_examples=4, deadline=None, derandomize=True)
+def test_a_call_with_elements_of_any_name_is_the_models_own(
+    name: str, choice: str, arguments: dict[str, str], more: int
+) -> None:
+    tag = any_call(name, choice)
+    lines = {"qwen_3_coder": "\n", "mimo": ""}[name]
+    inner = "".join(f"<parameter={key}>{value}</parameter>" for key, value in arguments.items())
+    wanted = f"<tool_call>{lines}<function=plan>{lines}{inner}{lines}</function>{lines}</tool_call>".encode()
+    assert write(XGrammarStrategy, tag, wanted, more=more)[1] == wanted
+
+
 FIXED = "no, never again, not once! "
 UNLIKE = [
     Regex(FIXED),

@@ -53,6 +53,8 @@ class Judge:
         for token_id, end in way.first_tokens():
             same = (each for each in self.ways if each.text[:end] == way.text[:end])
             best = min(same, key=lambda each: each.cost(end))
+            if 1 + best.cost(end) > self.limit and self.in_text:
+                continue  # the token may be text of which other text completes the output
             is_proved = best is way and not isinstance(self.prover.matcher, Avoiding)
             if is_proved or self.prover.end([token_id, *best.path(end)]):
                 self.costs[token_id], decided[token_id] = 1 + best.cost(end), True

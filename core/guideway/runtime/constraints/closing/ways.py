@@ -88,7 +88,8 @@ class Way:
         size = len(self.text)
         if cursor is None:
             later = self.text.find(written) + len(written)  # the output may have begun the end of free text
-            yield from dict.fromkeys(i for i in (0, later, len(written)) if i <= size)
+            end = max(0, self.text.find(b"<"))  # most text ends before an element or a mark
+            yield from dict.fromkeys(i for i in (end, 0, later, len(written)) if i <= size)
             return
         self._find_places()
         wanted = _kind(cursor)
