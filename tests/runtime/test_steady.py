@@ -37,7 +37,7 @@ from guideway.runtime import RuntimePlan
 from guideway.runtime.constraints.bans import Bans
 from guideway.runtime.runtime import Runtime
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -279,6 +279,12 @@ def batches(draw: st.DrawFn) -> list[SamplingParams]:
     ]
 
 
+@example(
+    requests=[SamplingParams(constraint=BRITTLE, max_tokens=14, temperature=1.0, seed=2, close=True)],
+    acts=[],
+    trouble=frozenset(),
+    rolls=False,
+)
 @given(
     requests=batches(),
     acts=st.lists(st.sampled_from(ACTS), max_size=16),

@@ -125,10 +125,10 @@ class MaskRows:
         return blocks
 
     def fill_again(self, blocks: Sequence[StrategyBlock], closing: Sequence[GrammarState]) -> Bitmask | None:
-        """Return the rows, without drafts, of blocks that `lay_out` returned last. None if a strategy or closing failed
-        for a sequence, or a row has no token, or lost one to closing: call `fill`, which finds the sequence. `closing`
-        are the states for which closing may have something to do in this process. Raises the strategy's errors, after
-        which the matchers may be in any state."""
+        """Return the rows, without drafts, of blocks that `lay_out` returned last. None if a strategy reported a
+        failure for a sequence, or a row has no token, or lost one to closing: call `fill`, which finds the sequence.
+        `closing` are the states for which closing may have something to do in this process. Raises the errors of
+        strategies and of closing, after which the matchers may be in any state."""
         num_rows = blocks[-1].end
         buffer = self._buffer(num_rows)
         closing = list(closing)
@@ -148,7 +148,9 @@ class MaskRows:
                 closing += block.states
         began = time.monotonic()
         for state in closing:
-            if self._close(state, 0, buffer) is not None or state.first_closed is not None:
+            if (error := self._close(state, 0, buffer)) is not None:
+                raise error  # its matcher may be in any state
+            if state.first_closed is not None:
                 return None
         self._stopwatch.leave_out(began, waited=False)  # closing limits its own work
         bitmask = buffer[1 : 1 + num_rows]
