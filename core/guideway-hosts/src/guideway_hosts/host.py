@@ -105,19 +105,23 @@ class _CallLine(Line):
 
     def measure(self, on: int) -> None:
         """Begin to measure the work on an object, given by its number: `IDLE` for work on several."""
-        self.on, self._taken, self._began = on, self._processor_seconds(), time.monotonic()
+        others = self._read_others()
+        self.on, self._taken, self._began = on, self._process.processor_seconds() - others, time.monotonic()
         self._looks_at, self._was_stopped = self._began + STOPPED_FOR, False
 
     @property
     def seconds(self) -> tuple[float, float]:
         """The CPU seconds that the host has used since then, except its other thread, and the seconds by the clock."""
-        return self._processor_seconds() - self._taken, time.monotonic() - self._began
+        # the other thread may work between two readings, which is never counted for this one
+        used = self._process.processor_seconds() - self._read_others()
+        return used - self._taken, time.monotonic() - self._began
 
-    def _processor_seconds(self) -> float:
+    def _read_others(self) -> float:
+        """Return the CPU seconds of the host's other thread."""
         if self._beside is None or self._beside.is_busy:  # it is seldom, and reading costs 10 us
             thread = self._threads[0 if self._beside is None else 1]
             self._others_seconds = self._process.thread_seconds(int(thread))
-        return self._process.processor_seconds() - self._others_seconds
+        return self._others_seconds
 
     def stays_stopped(self) -> bool:
         """Return whether the host is stopped, and was at the last check, `STOPPED_FOR` seconds before."""
